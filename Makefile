@@ -1,0 +1,40 @@
+# Each target sets up all it needs: a .venv from the pinned versions of requirements.lock.
+PYTHON ?= python3
+BIN := .venv/bin
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: demo test test-slow lint bench lock clean
+
+.venv/.done: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: .venv/.done
+	$(BIN)/python -m pathgp.experiments.toy --out demo.png
+
+test: .venv/.done
+	$(BIN)/python -m pytest
+
+test-slow: .venv/.done
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/.done
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.done
+	$(BIN)/python benchmarks/product.py
+	$(BIN)/python benchmarks/solve.py
+
+lock:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet --upgrade "hatchling>=1.27" editables ".[dev]"
+	.venv-lock/bin/python -m pip freeze --exclude pathgp > requirements.lock
+	rm -rf .venv-lock
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache demo.png

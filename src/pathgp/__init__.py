@@ -1,0 +1,7 @@
+"""Gaussian process regression whose posterior is a set of functions, at any data size."""
+
+from pathgp import kernels, solvers
+from pathgp.functions import Function
+from pathgp.gp import GP, Posterior, condition
+
+__all__ = ["GP", "Function", "Posterior", "condition", "kernels", "solvers"]

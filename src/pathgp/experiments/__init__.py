@@ -1,0 +1,1 @@
+"""Experiments that anyone can run."""

@@ -1,0 +1,86 @@
+"""Feature maps φ: everything that is evaluated is `φ(x) @ weights`."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Features(eqx.Module):
+    """A map φ from inputs to `num` features."""
+
+    @property
+    @abstractmethod
+    def num(self) -> int:
+        """The number m of features."""
+
+    @abstractmethod
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The features φ(X), one row for each row of X."""
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
+        """φ(X) @ weights for a tile of rows."""
+        return self(X) @ weights
+
+
+class Fourier(Features):
+    r"""Random Fourier features in pairs, φ_j(x) = √p_j (sin ω_jᵀx, cos ω_jᵀx) (Rahimi and Recht, 2008).
+
+    φ(x)ᵀφ(z) = Σ_j p_j cos ω_jᵀ(x − z): the pair is unbiased for a kernel with spectral measure Σ_j p_j δ(ω_j), and
+    its value at x = z is exact.
+
+    >>> import jax.numpy as jnp
+    >>> phi = Fourier(frequencies=jnp.array([[0.5], [2.0]]), power=jnp.array([1.5, 0.5]))
+    >>> x = jnp.array([[0.3]])
+    >>> print(phi.num, round(float((phi(x) @ phi(x).T)[0, 0]), 5))
+    4 2.0
+    """
+
+    frequencies: Float[Array, "p d"]
+    power: Float[Array, "p"]
+
+    @property
+    def num(self) -> int:
+        """Two features, a sine and a cosine, for each frequency."""
+        return 2 * self.power.shape[0]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """√p (sin ωᵀx, cos ωᵀx), the sines first."""
+        phase = X @ self.frequencies.T
+        return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1) * jnp.tile(jnp.sqrt(self.power), 2)
+
+
+class Constant(Features):
+    """The one feature φ(x) = 1: a constant mean is a function like the others."""
+
+    @property
+    def num(self) -> int:
+        """One."""
+        return 1
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n 1"]:
+        """A column of ones."""
+        return jnp.ones((X.shape[0], 1), X.dtype)
+
+
+class Stacked(Features):
+    """The features of several maps side by side, so that a sum of functions is a function."""
+
+    parts: tuple[Features, ...]
+
+    @property
+    def num(self) -> int:
+        """The number of features of all parts."""
+        return sum(part.num for part in self.parts)
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The features of each part in turn."""
+        return jnp.concatenate([part(X) for part in self.parts], axis=1)
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
+        """Σ φ_p(X) @ weights_p, each part in its own way."""
+        ends = [sum(part.num for part in self.parts[: i + 1]) for i in range(len(self.parts) - 1)]
+        terms = zip(self.parts, jnp.split(weights, ends), strict=True)
+        first, *others = (part.apply(X, w) for part, w in terms)
+        return sum(others, first)

@@ -1,0 +1,92 @@
+"""Functions x ↦ φ(x) @ weights: prior draws, data updates and posterior samples are one class."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Shaped
+
+from pathgp.features import Features, Stacked
+from pathgp.kernels import Kernel
+from pathgp.tiles import TILE, map_rows, pad_rows, product
+
+
+class Canonical(Features):
+    """The canonical features k(·, points): one for each point."""
+
+    kernel: Kernel
+    points: Float[Array, "m d"]
+
+    @property
+    def num(self) -> int:
+        """The number of points."""
+        return self.points.shape[0]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The matrix k(X, points)."""
+        return self.kernel(X, self.points)
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
+        """k(X, points) @ weights, in tiles."""
+        return product(self.kernel, X, self.points, weights)
+
+
+class Function(eqx.Module):
+    """f(x) = φ(x) @ weights: s functions at once where the weights are (m, s), one where they are (m,).
+
+    A function can be called at any number of points (it evaluates in tiles), added to another, multiplied by a
+    number, indexed to pick samples, differentiated, and passed through `jax.jit` and `jax.vmap`, for it is a pytree.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from pathgp.kernels import RBF
+    >>> f = Function(Canonical(RBF(), jnp.array([[0.0], [1.0]])), jnp.array([[1.0, 0.0], [0.0, 2.0]]))
+    >>> f(jnp.array([[0.0], [1.0], [5.0]])).shape, f[0](jnp.array([[0.0]])).shape
+    ((3, 2), (1,))
+    >>> print(jax.grad(lambda x: f[0](x[None])[0])(jnp.zeros(1)))
+    [0.]
+    """
+
+    features: Features
+    weights: Float[Array, "m *s"]
+
+    def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
+        """The values at the rows of X, (n, s) or (n,)."""
+        points = jnp.asarray(X, dtype=float)
+        if points.ndim != 2:
+            raise ValueError(
+                f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
+                "for one point use x[None, :], for a single input x[:, None]."
+            )
+        n = points.shape[0]
+        # One compilation serves every number of points up to the next power of two, or the next whole tile.
+        return _evaluate(self, pad_rows(points, min(1 << (n - 1).bit_length(), TILE[0]) if n else 1))[:n]
+
+    def __getitem__(self, index: int | slice) -> "Function":
+        """The sample, or the samples, with this index."""
+        return Function(self.features, self.weights[:, index])
+
+    def __add__(self, other: "Function") -> "Function":
+        """The sum, side by side; a single function adds to every sample of the other."""
+        left, right = self.weights, other.weights
+        if left.ndim != right.ndim:
+            left, right = (w[:, None] if w.ndim == 1 else w for w in (left, right))
+            width = max(left.shape[1], right.shape[1])
+            left, right = (jnp.broadcast_to(w, (w.shape[0], width)) for w in (left, right))
+        return Function(Stacked((self.features, other.features)), jnp.concatenate([left, right]))
+
+    def __mul__(self, factor: Shaped[ArrayLike, ""]) -> "Function":
+        return Function(self.features, self.weights * factor)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> "Function":
+        return Function(self.features, -self.weights)
+
+    def __sub__(self, other: "Function") -> "Function":
+        return self + (-other)
+
+
+@eqx.filter_jit
+def _evaluate(f: Function, X: Float[Array, "n d"]) -> Float[Array, "n *s"]:
+    weights = f.weights if f.weights.ndim == 2 else f.weights[:, None]
+    values = map_rows(lambda tile: f.features.apply(tile, weights), X)
+    return values.reshape(X.shape[0], *f.weights.shape[1:])

@@ -1,0 +1,19 @@
+"""Covariance kernels."""
+
+from pathgp.kernels.base import Kernel, Product, Spectrum, Sum
+from pathgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary
+from pathgp.kernels.tanimoto import Tanimoto
+
+__all__ = [
+    "RBF",
+    "Kernel",
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Product",
+    "RationalQuadratic",
+    "Spectrum",
+    "Stationary",
+    "Sum",
+    "Tanimoto",
+]

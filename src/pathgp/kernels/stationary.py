@@ -1,0 +1,204 @@
+"""Stationary kernels: one class a formula, a function of the scaled distance r = ‖(x − z)/ℓ‖."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+
+from pathgp import checks
+from pathgp.kernels.base import Kernel, Spectrum
+
+FEW_INPUTS = 4
+
+
+def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    """‖x − z‖² for every pair.
+
+    With few inputs the differences are formed: exact, and no slower. With more, one matrix product of the extended
+    vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). That cancels where x and z are close and far from the origin, so both are
+    centred on the mean of Z first, and what rounding makes negative is set to zero.
+    """
+    if X.shape[1] <= FEW_INPUTS:
+        return sum(
+            ((X[:, i, None] - Z[None, :, i]) ** 2 for i in range(1, X.shape[1])),
+            (X[:, 0, None] - Z[None, :, 0]) ** 2,
+        )
+    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
+    X, Z = X - centre, Z - centre
+    ones_X, ones_Z = jnp.ones((X.shape[0], 1), X.dtype), jnp.ones((Z.shape[0], 1), Z.dtype)
+    left = jnp.concatenate([-2 * X, jnp.sum(X**2, axis=1, keepdims=True), ones_X], axis=1)
+    right = jnp.concatenate([Z, ones_Z, jnp.sum(Z**2, axis=1, keepdims=True)], axis=1)
+    return jnp.maximum(jnp.matmul(left, right.T, precision="highest"), 0)
+
+
+def distance(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """√r², with derivative 0 instead of infinity where r² = 0."""
+    positive = r2 > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, r2, 1)), 0)
+
+
+class Stationary(Kernel):
+    """variance · correlation(‖(x − z)/lengthscale‖²), with one length scale or one for each input (ARD)."""
+
+    lengthscale: Float[Array, "..."]
+    variance: Float[Array, ""]
+
+    def __init__(
+        self, lengthscale: Shaped[ArrayLike, "..."] | Sequence[float] = 1.0, variance: Shaped[ArrayLike, ""] = 1.0
+    ) -> None:
+        self.lengthscale = checks.positive(lengthscale, "lengthscale")
+        self.variance = checks.positive(variance, "variance")
+
+    def __check_init__(self) -> None:
+        if self.lengthscale.ndim > 1:
+            raise ValueError(
+                f"lengthscale must be one number or one for each input, but its shape is {self.lengthscale.shape}."
+            )
+
+    @abstractmethod
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """The kernel of variance one as a function of the squared scaled distance."""
+
+    @abstractmethod
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+        """Frequencies from the spectral measure at length scale one."""
+
+    def scale(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """X / lengthscale."""
+        if self.lengthscale.ndim and self.lengthscale.shape[0] not in (1, X.shape[1]):
+            raise ValueError(
+                f"the kernel has {self.lengthscale.shape[0]} length scales but the points have {X.shape[1]} inputs: "
+                "give one length scale, or one for each input."
+            )
+        return X / self.lengthscale
+
+    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """The matrix k(X, Z)."""
+        return self.variance * self.correlation(squared_distance(self.scale(X), self.scale(Z)))
+
+    def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
+        """The variance, at every point."""
+        return jnp.full(X.shape[0], self.variance)
+
+    def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Frequencies at this kernel's length scales, all of the same power."""
+        frequencies = self.scale(self.unit_frequencies(key, num, dim))
+        return Spectrum(frequencies, jnp.full(num, self.variance / num))
+
+
+class RBF(Stationary):
+    """The squared exponential kernel, exp(−r²/2).
+
+    >>> import jax.numpy as jnp
+    >>> float(RBF(lengthscale=2.0)(jnp.array([[0.0]]), jnp.array([[2.0]]))[0, 0]) == float(jnp.exp(-0.5))
+    True
+    """
+
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """exp(−r²/2)."""
+        return jnp.exp(-r2 / 2)
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+        """Normal."""
+        return jax.random.normal(key, (num, dim))
+
+
+class Matern(Stationary):
+    """Half-integer Matérn kernels: their spectral measure is a multivariate t with 2ν degrees of freedom."""
+
+    degrees: ClassVar[int]
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+        """N(0, I) √(2ν/χ²), with one χ² for each frequency vector: one for each coordinate is another kernel."""
+        normal_key, chi2_key = jax.random.split(key)
+        chi2 = jnp.sum(jax.random.normal(chi2_key, (num, self.degrees)) ** 2, axis=1, keepdims=True)
+        return jax.random.normal(normal_key, (num, dim)) * jnp.sqrt(self.degrees / chi2)
+
+
+class Matern12(Matern):
+    """The exponential kernel, exp(−r): continuous, nowhere differentiable."""
+
+    degrees = 1
+
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """exp(−r)."""
+        return jnp.exp(-distance(r2))
+
+
+@jax.custom_jvp
+def _matern32(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    r = jnp.sqrt(3 * r2)
+    return (1 + r) * jnp.exp(-r)
+
+
+@_matern32.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    (r2,), (dr2,) = primals, tangents
+    return _matern32(r2), -3 / 2 * jnp.exp(-distance(3 * r2)) * dr2
+
+
+class Matern32(Matern):
+    """(1 + √3 r) exp(−√3 r): once differentiable, the kernel of the paper's experiments.
+
+    >>> import jax.numpy as jnp
+    >>> k = Matern32(lengthscale=[0.5, 2.0], variance=2.0)
+    >>> k(jnp.zeros((3, 2)), jnp.ones((4, 2))).shape
+    (3, 4)
+    """
+
+    degrees = 3
+
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """(1 + √3 r) exp(−√3 r), whose derivative in r² is −3/2 exp(−√3 r): finite at r = 0."""
+        return _matern32(r2)
+
+
+@jax.custom_jvp
+def _matern52(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    r = jnp.sqrt(5 * r2)
+    return (1 + r + r**2 / 3) * jnp.exp(-r)
+
+
+@_matern52.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    (r2,), (dr2,) = primals, tangents
+    return _matern52(r2), -5 / 6 * _matern32(5 / 3 * r2) * dr2
+
+
+class Matern52(Matern):
+    """(1 + √5 r + 5r²/3) exp(−√5 r): twice differentiable."""
+
+    degrees = 5
+
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """(1 + √5 r + 5r²/3) exp(−√5 r), whose derivative in r² is −5/6 (1 + √5 r) exp(−√5 r)."""
+        return _matern52(r2)
+
+
+class RationalQuadratic(Stationary):
+    """(1 + r²/2α)^−α: a mixture of RBF kernels of many length scales, the RBF itself as α → ∞."""
+
+    alpha: Float[Array, ""]
+
+    def __init__(
+        self,
+        lengthscale: Shaped[ArrayLike, "..."] | Sequence[float] = 1.0,
+        variance: Shaped[ArrayLike, ""] = 1.0,
+        alpha: Shaped[ArrayLike, ""] = 1.0,
+    ) -> None:
+        super().__init__(lengthscale, variance)
+        self.alpha = checks.positive(alpha, "alpha")
+
+    def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        """(1 + r²/2α)^−α."""
+        return jnp.exp(-self.alpha * jnp.log1p(r2 / (2 * self.alpha)))
+
+    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+        """√τ N(0, I), with τ from a gamma distribution of shape α and mean one."""
+        normal_key, gamma_key = jax.random.split(key)
+        tau = jax.random.gamma(gamma_key, self.alpha, (num, 1)) / self.alpha
+        return jax.random.normal(normal_key, (num, dim)) * jnp.sqrt(tau)

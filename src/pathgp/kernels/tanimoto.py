@@ -1,0 +1,109 @@
+"""The Tanimoto kernel on binary or count fingerprints."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
+
+from pathgp import checks
+from pathgp.features import Features
+from pathgp.kernels.base import Kernel
+
+
+class Tanimoto(Kernel):
+    """variance · Σᵢ min(xᵢ, zᵢ) / Σᵢ max(xᵢ, zᵢ) for vectors of counts, on bits the Jaccard similarity.
+
+    Where no count exceeds `max_count`, say so: min(x, z) = Σ_c [x ≥ c][z ≥ c] is then that many matrix products,
+    much faster than the elementwise minimum (`max_count=1` for bits). Two empty fingerprints are alike.
+
+    >>> import jax.numpy as jnp
+    >>> float(Tanimoto()(jnp.array([[2.0, 0.0, 1.0]]), jnp.array([[1.0, 0.0, 2.0]]))[0, 0])
+    0.5
+    """
+
+    variance: Float[Array, ""]
+    max_count: int | None = eqx.field(static=True)
+
+    def __init__(self, variance: Shaped[ArrayLike, ""] = 1.0, max_count: int | None = None) -> None:
+        self.variance = checks.positive(variance, "variance")
+        self.max_count = max_count
+
+    def __check_init__(self) -> None:
+        if self.max_count is not None:
+            checks.at_least(self.max_count, 1, "max_count")
+
+    def _overlap(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        if self.max_count is None:
+            return jnp.sum(jnp.minimum(X[:, None, :], Z[None, :, :]), axis=-1)
+        levels = ((c <= X).astype(X.dtype) @ (c <= Z).astype(Z.dtype).T for c in range(1, self.max_count + 1))
+        return sum(levels, jnp.zeros((X.shape[0], Z.shape[0]), X.dtype))
+
+    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        """The matrix k(X, Z)."""
+        overlap = self._overlap(X, Z)
+        union = jnp.sum(X, axis=1)[:, None] + jnp.sum(Z, axis=1)[None, :] - overlap
+        return self.variance * jnp.where(union > 0, overlap / jnp.where(union > 0, union, 1), 1)
+
+    def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
+        """The variance, at every fingerprint."""
+        return jnp.full(X.shape[0], self.variance)
+
+    def features(self, key: PRNGKeyArray, num: int, dim: int) -> "MinHash":
+        """Random signs of consistent weighted samples, see `MinHash`."""
+        checks.at_least(num, 1, "num")
+        keys = jax.random.split(key, 4)
+        return MinHash(
+            jax.random.gamma(keys[0], 2.0, (num, dim)),
+            jax.random.gamma(keys[1], 2.0, (num, dim)),
+            jax.random.uniform(keys[2], (num, dim)),
+            jax.random.bits(keys[3], (num,)),
+            self.variance,
+        )
+
+
+class MinHash(Features):
+    """Random features of the Tanimoto kernel: E φ(x)φ(z) = k(x, z), piecewise constant.
+
+    Each feature samples from x one entry and level with the property that x and z agree with probability
+    Σ min / Σ max (consistent weighted sampling, Ioffe 2010), and gives the sample a random sign (Tripp et al. 2023).
+    """
+
+    r: Float[Array, "m d"]
+    c: Float[Array, "m d"]
+    beta: Float[Array, "m d"]
+    seed: UInt32[Array, "m"]
+    variance: Float[Array, ""]
+
+    @property
+    def num(self) -> int:
+        """The number m of hashes."""
+        return self.seed.shape[0]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """±√(variance/m), one hash at a time."""
+        present = X > 0
+        log_X = jnp.log(jnp.where(present, X, 1))
+
+        def sign(hash_: tuple) -> Float[Array, "n"]:
+            r, c, beta, seed = hash_
+            level = jnp.floor(log_X / r + beta)
+            log_a = jnp.log(c) - r * (level - beta + 1)
+            entry = jnp.argmin(jnp.where(present, log_a, jnp.inf), axis=1)
+            level = jnp.take_along_axis(level, entry[:, None], axis=1)[:, 0].astype(int)
+            entry = jnp.where(jnp.any(present, axis=1), entry, -1)
+            return 1 - 2 * (_mix(_mix(_mix(seed) ^ _bits(entry)) ^ _bits(level)) >> 31).astype(X.dtype)
+
+        signs = jax.lax.map(sign, (self.r, self.c, self.beta, self.seed))
+        return signs.T * jnp.sqrt(self.variance / self.num)
+
+
+def _bits(x: Int[Array, "n"]) -> UInt32[Array, "n"]:
+    return jax.lax.bitcast_convert_type(x.astype(jnp.int32), jnp.uint32)
+
+
+def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
+    """A bijection of 32 bits in which every bit of x decides on every bit of the result (MurmurHash3)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

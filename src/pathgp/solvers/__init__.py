@@ -1,0 +1,34 @@
+"""Solvers of (K + Σ) W = B."""
+
+from pathgp.solvers.base import (
+    ConvergenceWarning,
+    DivergenceError,
+    Every,
+    Info,
+    Iterative,
+    Snapshot,
+    Solution,
+    Solver,
+)
+from pathgp.solvers.cg import CG
+from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.sap import SAP, Acceleration
+from pathgp.solvers.sdd import SDD
+from pathgp.solvers.sgd import SGD
+
+__all__ = [
+    "CG",
+    "SAP",
+    "SDD",
+    "SGD",
+    "Acceleration",
+    "Cholesky",
+    "ConvergenceWarning",
+    "DivergenceError",
+    "Every",
+    "Info",
+    "Iterative",
+    "Snapshot",
+    "Solution",
+    "Solver",
+]

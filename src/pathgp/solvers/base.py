@@ -1,0 +1,245 @@
+"""What a solver is, what it returns, and the one loop that all iterative solvers share."""
+
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from pathgp import checks
+from pathgp.system import System, Targets
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve ended before its residual reached the tolerance."""
+
+
+class DivergenceError(FloatingPointError):
+    """A solve ran away to numbers that are not finite."""
+
+
+class Info(eqx.Module):
+    """What a solve took and how far it came."""
+
+    solver: str = eqx.field(static=True)
+    steps: int
+    passes: float
+    seconds: float
+    tolerance: float
+    relative_residual: Float[Array, "s"]
+
+    @property
+    def converged(self) -> Bool[Array, "s"]:
+        """Whether each column's relative residual ‖b − (K+Σ)w‖ / ‖b‖ is within the tolerance."""
+        return self.relative_residual <= self.tolerance
+
+
+class Solution(eqx.Module):
+    """The weights W of the functions k(·, points) @ W, and the residual columns b − (K+Σ)W if they came for free."""
+
+    points: Float[Array, "M d"]
+    weights: Float[Array, "M s"]
+    residual: Float[Array, "N s"] | None
+    info: Info
+
+
+class Snapshot(eqx.Module):
+    """What an observer is shown in the course of a solve."""
+
+    step: int
+    passes: float
+    seconds: float
+    weights: Float[Array, "N s"]
+
+
+class Every(eqx.Module):
+    """Calls `call(snapshot)` every `steps` steps, for instance to draw a learning curve."""
+
+    steps: int
+    call: Callable[[Snapshot], None]
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.steps, 1, "Every.steps")
+
+
+class Solver(eqx.Module):
+    """Solves (K + Σ) W = B, all columns together."""
+
+    @abstractmethod
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "N s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+    ) -> Solution:
+        """The solution, started from the weights `init` (zero if None)."""
+
+
+class Iterative(Solver):
+    """A solver that repeats one step until the residual of every column is within `tolerance`.
+
+    A subclass gives the pieces; `solve` is the loop. `plan` holds what stays the same, `state` what changes. Every
+    floating-point array of the state has the columns as its last axis: a column that has converged is frozen there,
+    so that it does not depend on which others are solved along.
+    """
+
+    tolerance: eqx.AbstractVar[float]
+    max_seconds: eqx.AbstractVar[float]
+
+    @abstractmethod
+    def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
+        """The plan: what is computed once."""
+
+    @abstractmethod
+    def start(
+        self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
+    ) -> Any:
+        """The first state."""
+
+    @abstractmethod
+    def step(self, plan: Any, system: System, targets: Targets, state: Any) -> Any:
+        """The next state."""
+
+    @abstractmethod
+    def weights(self, plan: Any, state: Any) -> Float[Array, "N s"]:
+        """The weights that the state stands for."""
+
+    @abstractmethod
+    def residual(
+        self, plan: Any, system: System, targets: Targets, state: Any
+    ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
+        """The relative residual of each column, and the residual columns if they are at hand."""
+
+    @abstractmethod
+    def schedule(self, system: System) -> tuple[int, int, float]:
+        """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
+
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "N s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+    ) -> Solution:
+        """Steps until every column has converged, or the steps or the seconds are used up."""
+        clock = time.perf_counter()
+        last, check, passes = self.schedule(system)
+        plan_key, start_key = jax.random.split(key)
+        plan = _prepare(self, system, targets, plan_key)
+        state = _start(self, plan, system, targets, start_key, init)
+        bar = _bar(type(self).__name__, last) if progress else None
+
+        relative, residual = _residual(self, plan, system, targets, state)
+        converged = relative <= self.tolerance
+        done = 0
+        while done < last and not bool(jnp.all(converged)):
+            until = [last, done + check - done % check]
+            if observe is not None:
+                until.append(done + observe.steps - done % observe.steps)
+            advanced = min(until) - done
+            state = _advance(self, plan, system, targets, state, converged, jnp.asarray(advanced))
+            done += advanced
+            if done % check == 0 or done == last:
+                relative, residual = _residual(self, plan, system, targets, state)
+                self._refuse_divergence(relative, done)
+                converged = relative <= self.tolerance
+            seconds = time.perf_counter() - clock
+            if observe is not None and done % observe.steps == 0:
+                observe.call(Snapshot(done, done * passes, seconds, _weights(self, plan, state)))
+            if bar is not None:
+                bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
+                bar.update(advanced)
+            if seconds > self.max_seconds:
+                relative, residual = _residual(self, plan, system, targets, state)
+                self._refuse_divergence(relative, done)
+                break
+        if bar is not None:
+            bar.close()
+        weights = jax.block_until_ready(_weights(self, plan, state))
+        seconds = time.perf_counter() - clock
+        info = Info(type(self).__name__, done, done * passes, seconds, self.tolerance, relative)
+        warn_unless_converged(info)
+        return Solution(system.X, weights, residual, info)
+
+    def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
+        if not bool(jnp.all(jnp.isfinite(relative))):
+            raise DivergenceError(
+                f"{type(self).__name__} diverged: after {step} steps the residual is not finite. Take a smaller step "
+                "size, more noise, or another solver."
+            )
+
+
+def warn_unless_converged(info: Info) -> None:
+    """Says once how far a solve came that did not reach its tolerance."""
+    missed = np.flatnonzero(~np.asarray(info.converged))
+    if missed.size:
+        worst = float(jnp.max(info.relative_residual))
+        warnings.warn(
+            f"{info.solver} did not reach the tolerance {info.tolerance:.1e} in {info.steps} steps ({info.passes:.1f} "
+            f"passes over the data): the largest relative residual is {worst:.1e}, and {missed.size} of "
+            f"{info.relative_residual.size} columns are above it. Predictions can be good all the same; for a smaller "
+            "residual allow more steps or take another solver.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def _bar(name: str, total: int) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc=name, unit="step")
+
+
+@eqx.filter_jit
+def _prepare(solver: Iterative, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
+    return solver.prepare(system, targets, key)
+
+
+@eqx.filter_jit
+def _start(
+    solver: Iterative, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Array | None
+) -> Any:
+    return solver.start(plan, system, targets, key, init)
+
+
+@eqx.filter_jit
+def _weights(solver: Iterative, plan: Any, state: Any) -> Float[Array, "N s"]:
+    return solver.weights(plan, state)
+
+
+@eqx.filter_jit
+def _residual(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Any:
+    return solver.residual(plan, system, targets, state)
+
+
+@eqx.filter_jit
+def _advance(
+    solver: Iterative,
+    plan: Any,
+    system: System,
+    targets: Targets,
+    state: Any,
+    frozen: Bool[Array, "s"],
+    steps: Array,
+) -> Any:
+    """`steps` steps in one compiled loop; columns that are frozen keep their state."""
+    new = jax.lax.fori_loop(0, steps, lambda _, s: solver.step(plan, system, targets, s), state)
+
+    def keep(old_leaf: Array, new_leaf: Array) -> Array:
+        is_columns = jnp.issubdtype(new_leaf.dtype, jnp.floating)
+        return jnp.where(frozen, old_leaf, new_leaf) if is_columns else new_leaf
+
+    return jax.tree.map(keep, state, new)

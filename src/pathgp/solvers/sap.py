@@ -1,0 +1,206 @@
+"""Sketch and project: exact projections on random blocks of the data, the workhorse."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from pathgp import checks
+from pathgp.solvers.base import Iterative
+from pathgp.solvers.spectrum import top_eigenvalue
+from pathgp.system import System, Targets
+from pathgp.tiles import tiled_product
+
+
+class _Plan(eqx.Module):
+    """The rows in the order of a random partition: block after block, the last rows padding."""
+
+    X: Float[Array, "P d"]
+    noise: Float[Array, "P"]
+    valid: Bool[Array, "P"]
+    order: Int[Array, "N"]
+    inverse_factors: Float[Array, "k b b"] | None
+
+
+class _Iterate(eqx.Module):
+    w: Float[Array, "P s"]
+    r: Float[Array, "P s"]
+
+
+class _State(eqx.Module):
+    iterate: _Iterate
+    momentum: _Iterate
+    average: _Iterate
+    sequence: Int[Array, "k"]
+    steps: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+class Acceleration(eqx.Module):
+    """Nesterov acceleration of random projections: μ is at most the least eigenvalue of their mean, ν = N/b.
+
+    A second iterate v takes longer steps, and each projection starts from z = αv + (1 − α)w between the two:
+
+        w ← z + d,    v ← βv + (1 − β)z + γd,    γ = 1/√(μν),  α = 1/(1 + γν),  β = 1 − √(μ/ν).
+    """
+
+    mu: float = 0.03
+
+    def __check_init__(self) -> None:
+        if not 0 < self.mu <= 1:
+            raise ValueError(f"Acceleration.mu must be between 0 and 1, but it is {self.mu}.")
+
+    def coefficients(self, nu: float) -> tuple[float, float, float]:
+        """α, β and γ."""
+        gamma = (self.mu * nu) ** -0.5
+        return 1 / (1 + gamma * nu), 1 - (self.mu / nu) ** 0.5, gamma
+
+
+class SAP(Iterative):
+    """Block projections (Wu et al., AISTATS 2024; Rathore et al., 2024 and 2025).
+
+    A random partition of the rows into blocks B of about `block_size`. A step takes the next block (in a new random
+    order each pass), solves it and keeps all residuals r = b − Hw up to date:
+
+        d = H_BB⁻¹ r_B,    w_B ← w_B + d,    r ← r − H_{·B} d.
+
+    The weights returned are an average of the iterates in which iterate t counts as t^η, with η = `averaging`
+    (Shamir and Zhang, 2013): it forgets the start and smooths out what the order of the blocks does, which is worth
+    as much as several passes. None takes the last iterate. The residual of the average is known at every step.
+
+    The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
+    visit if they would take more.
+    """
+
+    passes: int = 20
+    block_size: int = 2048
+    averaging: float | None = 4.0
+    acceleration: Acceleration | None = None
+    factor_bytes: int = 512 * 2**20
+    tolerance: float = 0.01
+    max_seconds: float = float("inf")
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.passes, 1, "SAP.passes")
+        checks.at_least(self.block_size, 1, "SAP.block_size")
+        checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
+
+    def blocks(self, system: System) -> tuple[int, int]:
+        """The number of blocks and their size: as even as it goes, so that there is little padding."""
+        number = -(-system.size // self.block_size)
+        return number, -(-system.size // number)
+
+    def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
+        """The partition and the factors of its blocks."""
+        number, size = self.blocks(system)
+        order = jax.random.permutation(key, system.size)
+        padded = jnp.pad(order, (0, number * size - system.size), mode="edge")
+        valid = jnp.arange(number * size) < system.size
+        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, None)
+        if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
+            return plan
+        factors = jax.lax.map(lambda i: self._inverse_factor(plan, system, i * size, size), jnp.arange(number))
+        return eqx.tree_at(lambda p: p.inverse_factors, plan, factors, is_leaf=lambda x: x is None)
+
+    def _inverse_factor(self, plan: _Plan, system: System, start: Int[Array, ""], size: int) -> Float[Array, "b b"]:
+        """L⁻¹ with LLᵀ = H_BB: two products with it are faster than triangular solves.
+
+        Where the noise is below what the precision resolves, the diagonal is raised to that: the projection is then
+        damped, not exact, and later passes finish what it leaves.
+        """
+        X, noise, valid = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (plan.X, plan.noise, plan.valid))
+        K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
+        resolved = 2 * jnp.finfo(K.dtype).eps * top_eigenvalue(K)
+        L = jnp.linalg.cholesky(K + jnp.diag(jnp.where(valid, jnp.maximum(noise, resolved), 1)))
+        return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=K.dtype), lower=True)
+
+    def start(
+        self,
+        plan: _Plan,
+        system: System,
+        targets: Targets,
+        key: PRNGKeyArray,
+        init: Float[Array, "N s"] | None,
+    ) -> _State:
+        """Zero weights with residual b, or a warm start, whose residual costs one pass."""
+        padding = ((0, plan.X.shape[0] - system.size), (0, 0))
+        w = jnp.zeros_like(targets.signal) if init is None else init
+        r = targets.total if init is None else targets.total - system @ init
+        w, r = (jnp.pad(x[plan.order], padding) for x in (w, r))
+        number, _ = self.blocks(system)
+        return _State(_Iterate(w, r), _Iterate(w, r), _Iterate(w, r), jnp.arange(number), jnp.zeros((), int), key)
+
+    def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
+        """One block projection."""
+        number, size = self.blocks(system)
+        key, sequence = jax.lax.cond(
+            state.steps % number == 0,
+            lambda: _new_pass(state.key, number),
+            lambda: (state.key, state.sequence),
+        )
+        start = sequence[state.steps % number] * size
+        if self.acceleration is None:
+            iterate = momentum = _moved(
+                state.iterate, *self._project(plan, system, state.iterate.r, start, size), start
+            )
+        else:
+            alpha, beta, gamma = self.acceleration.coefficients(number)
+            z = _between(state.iterate, state.momentum, alpha)
+            d, Hd = self._project(plan, system, z.r, start, size)
+            iterate = _moved(z, d, Hd, start)
+            momentum = _moved(_between(z, state.momentum, beta), gamma * d, gamma * Hd, start)
+        rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.steps + self.averaging + 1)
+        average = _between(state.average, iterate, rate)
+        return _State(iterate, momentum, average, sequence, state.steps + 1, key)
+
+    def _project(
+        self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
+    ) -> tuple[Float[Array, "b s"], Float[Array, "P s"]]:
+        """d = H_BB⁻¹ r_B and H_{·B} d."""
+        if plan.inverse_factors is None:
+            inverse_factor = self._inverse_factor(plan, system, start, size)
+        else:
+            inverse_factor = plan.inverse_factors[start // size]
+        d = inverse_factor.T @ (inverse_factor @ jax.lax.dynamic_slice_in_dim(r, start, size))
+        X_B = jax.lax.dynamic_slice_in_dim(plan.X, start, size)
+        Hd = tiled_product(system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
+        noise = jax.lax.dynamic_slice_in_dim(plan.noise, start, size)[:, None]
+        Hd_B = jax.lax.dynamic_slice_in_dim(Hd, start, size) + noise * d
+        return d, jax.lax.dynamic_update_slice_in_dim(Hd, Hd_B, start, 0)
+
+    def weights(self, plan: _Plan, state: _State) -> Float[Array, "N s"]:
+        """The averaged iterate, in the order of the rows."""
+        return _in_order(plan, state.average.w)
+
+    def residual(
+        self, plan: _Plan, system: System, targets: Targets, state: _State
+    ) -> tuple[Float[Array, "s"], Float[Array, "N s"]]:
+        """The residual of the averaged iterate, which is at hand."""
+        r = _in_order(plan, state.average.r)
+        return jnp.linalg.norm(r, axis=0) / targets.norms, r
+
+    def schedule(self, system: System) -> tuple[int, int, float]:
+        """A look at the residual after every pass."""
+        number, _ = self.blocks(system)
+        return self.passes * number, number, 1 / number
+
+
+def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
+    size = plan.order.shape[0]
+    return jnp.zeros((size, x.shape[1]), x.dtype).at[plan.order].set(x[:size])
+
+
+def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, "k"]]:
+    key, subkey = jax.random.split(key)
+    return key, jax.random.permutation(subkey, number)
+
+
+def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, ""]) -> _Iterate:
+    """(1 − weight) a + weight b."""
+    return jax.tree.map(lambda x, y: x + weight * (y - x), a, b)
+
+
+def _moved(z: _Iterate, d: Float[Array, "b s"], Hd: Float[Array, "P s"], start: Int[Array, ""]) -> _Iterate:
+    """w_B + d, and the residual that goes with it."""
+    block = jax.lax.dynamic_slice_in_dim(z.w, start, d.shape[0]) + d
+    return _Iterate(jax.lax.dynamic_update_slice_in_dim(z.w, block, start, 0), z.r - Hd)

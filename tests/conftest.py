@@ -1,0 +1,21 @@
+"""Shared by all tests: JAX on the CPU, float32 unless PATHGP_TEST_X64 asks for float64."""
+
+import os
+
+import jax
+import pytest
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_enable_x64", os.environ.get("PATHGP_TEST_X64", "") == "1")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def x64():
+    """Float64 for one test."""
+    with jax.enable_x64(True):
+        yield

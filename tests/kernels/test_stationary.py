@@ -1,0 +1,100 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from scipy import special
+
+from pathgp import kernels
+
+ALL = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic]
+MATERN = [(kernels.Matern12, 0.5), (kernels.Matern32, 1.5), (kernels.Matern52, 2.5)]
+
+
+def points(n, d, seed=0, dtype=None):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(n, d)), dtype=dtype or float)
+
+
+@pytest.mark.parametrize(("kernel", "nu"), MATERN)
+@pytest.mark.parametrize("d", [1, 3, 8])
+def test_matern_is_the_bessel_function_form(kernel, nu, d):
+    X, Z = points(20, d), points(15, d, seed=1)
+    ell = np.linspace(0.5, 2.0, d)
+    r = np.linalg.norm((np.asarray(X)[:, None] - np.asarray(Z)[None]) / ell, axis=-1)
+    z = np.sqrt(2 * nu) * r
+    expected = 1.7 * 2 ** (1 - nu) / special.gamma(nu) * z**nu * special.kv(nu, z)
+    np.testing.assert_allclose(kernel(ell, 1.7)(X, Z), expected, rtol=2e-5, atol=1e-7)
+
+
+def test_rbf_and_rational_quadratic_agree_with_scikit_learn_forms():
+    X, Z = points(20, 5), points(15, 5, seed=1)
+    r2 = np.sum((np.asarray(X)[:, None] - np.asarray(Z)[None]) ** 2, axis=-1) / 0.7**2
+    np.testing.assert_allclose(kernels.RBF(0.7)(X, Z), np.exp(-r2 / 2), rtol=2e-5, atol=1e-7)
+    expected = (1 + r2 / 5.0) ** -2.5
+    np.testing.assert_allclose(kernels.RationalQuadratic(0.7, 1.0, 2.5)(X, Z), expected, rtol=2e-5)
+    np.testing.assert_allclose(kernels.RationalQuadratic(0.7, 1.0, 1e4)(X, Z), kernels.RBF(0.7)(X, Z), atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize("d", [1, 8])
+def test_gradients_are_finite_and_zero_at_coinciding_points(kernel, d):
+    X = points(6, d)
+    k = kernel(jnp.full(d, 0.8))
+    gradient = jax.grad(lambda X: jnp.sum(k(X, X)[2]))(X)
+    assert bool(jnp.all(jnp.isfinite(gradient)))
+    own = jax.grad(lambda x: k(x[None], X[:1])[0, 0])(X[0])
+    np.testing.assert_allclose(own, 0, atol=1e-5)
+    parameters = jax.grad(lambda k: jnp.sum(k(X, X)))(k)
+    assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(parameters))
+
+
+@pytest.mark.parametrize("kernel", ALL)
+def test_gradients_agree_with_finite_differences(kernel, x64):
+    X, Z = points(4, 6, dtype=jnp.float64), points(5, 6, seed=1, dtype=jnp.float64)
+    k = kernel(jnp.linspace(0.5, 1.5, 6), 1.3)
+    check_grads(jax.jit(lambda k, X, Z: k(X, Z)), (k, X, Z), order=1, modes=["fwd", "rev"])
+
+
+@pytest.mark.parametrize(("kernel", "curvature"), [(kernels.Matern52, -5 / 3), (kernels.RBF, -1.0)])
+def test_second_derivative_at_a_coinciding_point(kernel, curvature, x64):
+    hessian = jax.hessian(lambda x: kernel(2.0, 3.0)(x[None], jnp.zeros((1, 3)))[0, 0])(jnp.zeros(3))
+    np.testing.assert_allclose(hessian, 3.0 * curvature / 2.0**2 * np.eye(3), atol=1e-9)
+
+
+def test_an_offset_costs_no_precision():
+    X, Z = points(50, 8), points(40, 8, seed=1)
+    k = kernels.Matern32(0.5)
+    shifted = k(X + 64.0, Z + 64.0)  # a power of two: the inputs lose 6 bits, the differences nothing more
+    np.testing.assert_allclose(shifted, k(X, Z), atol=3e-4)
+
+
+@pytest.mark.parametrize("kernel", ALL)
+def test_the_diagonal(kernel):
+    X = points(30, 7)
+    k = kernel(0.5, 1.3)
+    np.testing.assert_allclose(k.diag(X), jnp.diag(k(X, X)), atol=3e-3 if kernel is kernels.Matern12 else 2e-5)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, [1.0, 0.0]])
+def test_bad_length_scales_and_variances_are_refused(bad):
+    with pytest.raises(ValueError, match="lengthscale must be positive"):
+        kernels.RBF(lengthscale=bad)
+    if np.ndim(bad) == 0:
+        with pytest.raises(ValueError, match="variance must be positive"):
+            kernels.RBF(variance=bad)
+
+
+def test_a_length_scale_for_each_input_or_one():
+    with pytest.raises(ValueError, match="3 length scales but the points have 2 inputs"):
+        kernels.RBF([1.0, 1.0, 1.0])(jnp.zeros((1, 2)), jnp.zeros((1, 2)))
+    with pytest.raises(ValueError, match="its shape is"):
+        kernels.RBF(np.ones((2, 2)))
+
+
+def test_both_precisions(x64):
+    X = points(5, 6, dtype=jnp.float64)
+    wide = kernels.Matern32(0.5)(X, X)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kernels.Matern32(0.5))(*2 * [X.astype(jnp.float32)])
+    assert wide.dtype == jnp.float64
+    assert narrow.dtype == jnp.float32
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)
