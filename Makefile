@@ -23,7 +23,7 @@ test-slow: .venv/.done
 lint: .venv/.done
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
 bench: .venv/.done
@@ -37,4 +37,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache demo.png
+	rm -rf .venv .pytest_cache .ruff_cache demo.png

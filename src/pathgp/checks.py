@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 
 
 def is_concrete(x: object) -> bool:
     """Whether a value can be looked at: inside a JAX transformation it cannot."""
-    return not isinstance(x, jax.core.Tracer)
+    return not isinstance(x, Tracer)
+
+
+def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
+    """`x` as an array of floats: float32, or float64 where that is enabled."""
+    return jnp.asarray(x, dtype=float)
 
 
 def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
     """`x` as floats, refused unless every entry is positive and finite."""
-    values = jnp.asarray(x, dtype=float)
+    values = floats(x)
     if is_concrete(values) and not bool(jnp.all((values > 0) & jnp.isfinite(values))):
         raise ValueError(f"{name} must be positive and finite, but it is {np.asarray(values)}.")
     return values
@@ -36,7 +41,7 @@ def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
 
 def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
     """A matrix of inputs: two-dimensional, at least one row and one column, finite."""
-    values = jnp.asarray(X, dtype=float)
+    values = floats(X)
     if values.ndim != 2:
         raise ValueError(
             f"{name} must be two-dimensional (rows, inputs), but its shape is {values.shape}: "
@@ -49,7 +54,7 @@ def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
 
 def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
     """A vector of observations, one for each of the `rows` rows of X."""
-    values = jnp.asarray(y, dtype=float)
+    values = floats(y)
     if values.shape != (rows,):
         raise ValueError(
             f"{name} must have one entry for each of the {rows} rows of X, but its shape is {values.shape}."

@@ -15,6 +15,11 @@ class Features(eqx.Module):
     def num(self) -> int:
         """The number m of features."""
 
+    @property
+    @abstractmethod
+    def inputs(self) -> int | None:
+        """The number d of inputs that a point must have; None where any will do."""
+
     @abstractmethod
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """The features φ(X), one row for each row of X."""
@@ -45,6 +50,11 @@ class Fourier(Features):
         """Two features, a sine and a cosine, for each frequency."""
         return 2 * self.power.shape[0]
 
+    @property
+    def inputs(self) -> int:
+        """The dimension of the frequencies."""
+        return self.frequencies.shape[1]
+
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """√p (sin ωᵀx, cos ωᵀx), the sines first."""
         phase = X @ self.frequencies.T
@@ -58,6 +68,10 @@ class Constant(Features):
     def num(self) -> int:
         """One."""
         return 1
+
+    @property
+    def inputs(self) -> None:
+        """Any number of inputs will do."""
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n 1"]:
         """A column of ones."""
@@ -73,6 +87,11 @@ class Stacked(Features):
     def num(self) -> int:
         """The number of features of all parts."""
         return sum(part.num for part in self.parts)
+
+    @property
+    def inputs(self) -> int | None:
+        """The number of inputs that the parts agree on."""
+        return next((part.inputs for part in self.parts if part.inputs is not None), None)
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """The features of each part in turn."""

@@ -21,6 +21,11 @@ class Canonical(Features):
         """The number of points."""
         return self.points.shape[0]
 
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of a point."""
+        return self.points.shape[1]
+
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """The matrix k(X, points)."""
         return self.kernel(X, self.points)
@@ -56,6 +61,8 @@ class Function(eqx.Module):
                 f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
                 "for one point use x[None, :], for a single input x[:, None]."
             )
+        if self.features.inputs not in (None, points.shape[1]):
+            raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {self.features.inputs}.")
         n = points.shape[0]
         # One compilation serves every number of points up to the next power of two, or the next whole tile.
         return _evaluate(self, pad_rows(points, min(1 << (n - 1).bit_length(), TILE[0]) if n else 1))[:n]

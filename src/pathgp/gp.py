@@ -1,5 +1,6 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
@@ -25,8 +26,8 @@ class GP(eqx.Module):
     """
 
     kernel: Kernel
-    noise: Float[Array, "..."] = eqx.field(converter=lambda x: checks.positive(x, "noise"))
-    mean: Float[Array, ""] = eqx.field(converter=lambda x: jnp.asarray(x, dtype=float), default=0.0)
+    noise: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="noise"))
+    mean: Float[Array, ""] = eqx.field(converter=checks.floats, default=0.0)
 
 
 class Posterior(eqx.Module):

@@ -1,13 +1,13 @@
 """Stationary kernels: one class a formula, a function of the scaled distance r = ‖(x − z)/ℓ‖."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.kernels.base import Kernel, Spectrum
@@ -44,14 +44,8 @@ def distance(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
 class Stationary(Kernel):
     """variance · correlation(‖(x − z)/lengthscale‖²), with one length scale or one for each input (ARD)."""
 
-    lengthscale: Float[Array, "..."]
-    variance: Float[Array, ""]
-
-    def __init__(
-        self, lengthscale: Shaped[ArrayLike, "..."] | Sequence[float] = 1.0, variance: Shaped[ArrayLike, ""] = 1.0
-    ) -> None:
-        self.lengthscale = checks.positive(lengthscale, "lengthscale")
-        self.variance = checks.positive(variance, "variance")
+    lengthscale: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="lengthscale"), default=1.0)
+    variance: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="variance"), default=1.0)
 
     def __check_init__(self) -> None:
         if self.lengthscale.ndim > 1:
@@ -182,16 +176,7 @@ class Matern52(Matern):
 class RationalQuadratic(Stationary):
     """(1 + r²/2α)^−α: a mixture of RBF kernels of many length scales, the RBF itself as α → ∞."""
 
-    alpha: Float[Array, ""]
-
-    def __init__(
-        self,
-        lengthscale: Shaped[ArrayLike, "..."] | Sequence[float] = 1.0,
-        variance: Shaped[ArrayLike, ""] = 1.0,
-        alpha: Shaped[ArrayLike, ""] = 1.0,
-    ) -> None:
-        super().__init__(lengthscale, variance)
-        self.alpha = checks.positive(alpha, "alpha")
+    alpha: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="alpha"), default=1.0)
 
     def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """(1 + r²/2α)^−α."""

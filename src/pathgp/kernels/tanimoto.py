@@ -1,10 +1,11 @@
 """The Tanimoto kernel on binary or count fingerprints."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from pathgp import checks
 from pathgp.features import Features
@@ -22,12 +23,8 @@ class Tanimoto(Kernel):
     0.5
     """
 
-    variance: Float[Array, ""]
-    max_count: int | None = eqx.field(static=True)
-
-    def __init__(self, variance: Shaped[ArrayLike, ""] = 1.0, max_count: int | None = None) -> None:
-        self.variance = checks.positive(variance, "variance")
-        self.max_count = max_count
+    variance: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="variance"), default=1.0)
+    max_count: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if self.max_count is not None:
@@ -79,6 +76,11 @@ class MinHash(Features):
     def num(self) -> int:
         """The number m of hashes."""
         return self.seed.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """The length of a fingerprint."""
+        return self.r.shape[1]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """±√(variance/m), one hash at a time."""

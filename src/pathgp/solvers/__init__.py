@@ -12,7 +12,7 @@ from pathgp.solvers.base import (
 )
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.sap import SAP, Acceleration
+from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 
@@ -21,7 +21,6 @@ __all__ = [
     "SAP",
     "SDD",
     "SGD",
-    "Acceleration",
     "Cholesky",
     "ConvergenceWarning",
     "DivergenceError",

@@ -4,7 +4,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -95,6 +95,8 @@ class Iterative(Solver):
 
     tolerance: eqx.AbstractVar[float]
     max_seconds: eqx.AbstractVar[float]
+    limits: ClassVar[tuple[str, ...]] = ("tolerance", "max_seconds")
+    """Settings that only the loop looks at: what is compiled does not depend on them."""
 
     @abstractmethod
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
@@ -138,37 +140,40 @@ class Iterative(Solver):
         clock = time.perf_counter()
         last, check, passes = self.schedule(system)
         plan_key, start_key = jax.random.split(key)
-        plan = _prepare(self, system, targets, plan_key)
-        state = _start(self, plan, system, targets, start_key, init)
+        method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
+        plan = _prepare(method, system, targets, plan_key)
+        state = _start(method, plan, system, targets, start_key, init)
         bar = _bar(type(self).__name__, last) if progress else None
 
-        relative, residual = _residual(self, plan, system, targets, state)
+        relative, residual = _residual(method, plan, system, targets, state)
         converged = relative <= self.tolerance
         done = 0
         while done < last and not bool(jnp.all(converged)):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
+            if self.max_seconds < float("inf"):
+                until.append(done + max(1, check // 10))
             advanced = min(until) - done
-            state = _advance(self, plan, system, targets, state, converged, jnp.asarray(advanced))
+            state = _advance(method, plan, system, targets, state, converged, jnp.asarray(advanced))
             done += advanced
             if done % check == 0 or done == last:
-                relative, residual = _residual(self, plan, system, targets, state)
+                relative, residual = _residual(method, plan, system, targets, state)
                 self._refuse_divergence(relative, done)
                 converged = relative <= self.tolerance
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
-                observe.call(Snapshot(done, done * passes, seconds, _weights(self, plan, state)))
+                observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
             if bar is not None:
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if seconds > self.max_seconds:
-                relative, residual = _residual(self, plan, system, targets, state)
+                relative, residual = _residual(method, plan, system, targets, state)
                 self._refuse_divergence(relative, done)
                 break
         if bar is not None:
             bar.close()
-        weights = jax.block_until_ready(_weights(self, plan, state))
+        weights = jax.block_until_ready(_weights(method, plan, state))
         seconds = time.perf_counter() - clock
         info = Info(type(self).__name__, done, done * passes, seconds, self.tolerance, relative)
         warn_unless_converged(info)

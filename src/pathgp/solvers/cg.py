@@ -1,6 +1,6 @@
 """Conjugate gradients with a pivoted-Cholesky preconditioner."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -45,6 +45,7 @@ class CG(Iterative):
     rank: int = 100
     tolerance: float = 0.01
     max_seconds: float = float("inf")
+    limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "CG.steps")
@@ -54,8 +55,9 @@ class CG(Iterative):
         """The preconditioner."""
         if self.rank == 0:
             return None
-        noise = system.noise_diagonal[:, None]
         L = pivoted_cholesky(system.kernel, system.X, min(self.rank, system.size))
+        resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # below that noise, P⁻¹ would be rounding error
+        noise = jnp.maximum(system.noise_diagonal, resolved)[:, None]
         Q, S, _ = jnp.linalg.svd(L / jnp.sqrt(noise), full_matrices=False)
         return _Preconditioner(Q, 1 / (1 + S**2), noise)
 

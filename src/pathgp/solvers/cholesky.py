@@ -86,7 +86,7 @@ def substitute(
     for j in reversed(starts):
         k = j + block
         rest = W[j:k] - L[k:, j:k].T @ W[k:]
-        W[j:k] = linalg.solve_triangular(L[j:k, j:k], rest, lower=True, trans="T", check_finite=False)
+        W[j:k] = linalg.solve_triangular(L[j:k, j:k], rest, lower=True, trans=1, check_finite=False)
     return W
 
 

@@ -1,5 +1,7 @@
 """Sketch and project: exact projections on random blocks of the data, the workhorse."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.solvers.base import Iterative
-from pathgp.solvers.spectrum import top_eigenvalue
+from pathgp.solvers.blocks import inverse_factor, top_eigenvalue
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
 
@@ -36,26 +38,6 @@ class _State(eqx.Module):
     key: PRNGKeyArray
 
 
-class Acceleration(eqx.Module):
-    """Nesterov acceleration of random projections: μ is at most the least eigenvalue of their mean, ν = N/b.
-
-    A second iterate v takes longer steps, and each projection starts from z = αv + (1 − α)w between the two:
-
-        w ← z + d,    v ← βv + (1 − β)z + γd,    γ = 1/√(μν),  α = 1/(1 + γν),  β = 1 − √(μ/ν).
-    """
-
-    mu: float = 0.03
-
-    def __check_init__(self) -> None:
-        if not 0 < self.mu <= 1:
-            raise ValueError(f"Acceleration.mu must be between 0 and 1, but it is {self.mu}.")
-
-    def coefficients(self, nu: float) -> tuple[float, float, float]:
-        """α, β and γ."""
-        gamma = (self.mu * nu) ** -0.5
-        return 1 / (1 + gamma * nu), 1 - (self.mu / nu) ** 0.5, gamma
-
-
 class SAP(Iterative):
     """Block projections (Wu et al., AISTATS 2024; Rathore et al., 2024 and 2025).
 
@@ -68,6 +50,13 @@ class SAP(Iterative):
     (Shamir and Zhang, 2013): it forgets the start and smooths out what the order of the blocks does, which is worth
     as much as several passes. None takes the last iterate. The residual of the average is known at every step.
 
+    Where `accelerated`, a second iterate v takes ever longer steps (Nesterov, 2012, without strong convexity, so
+    there is nothing to tune), and with n blocks step t projects from z = w + (v − w)/(γn) and moves both,
+
+        w ← z + d,    v ← v + γd,    γ = max(1, (t + 2)/2n).
+
+    The first two passes are those of the plain method.
+
     The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
     visit if they would take more.
     """
@@ -75,10 +64,11 @@ class SAP(Iterative):
     passes: int = 20
     block_size: int = 2048
     averaging: float | None = 4.0
-    acceleration: Acceleration | None = None
+    accelerated: bool = True
     factor_bytes: int = 512 * 2**20
     tolerance: float = 0.01
     max_seconds: float = float("inf")
+    limits: ClassVar[tuple[str, ...]] = ("passes", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -111,8 +101,7 @@ class SAP(Iterative):
         X, noise, valid = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (plan.X, plan.noise, plan.valid))
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
         resolved = 2 * jnp.finfo(K.dtype).eps * top_eigenvalue(K)
-        L = jnp.linalg.cholesky(K + jnp.diag(jnp.where(valid, jnp.maximum(noise, resolved), 1)))
-        return jax.scipy.linalg.solve_triangular(L, jnp.eye(size, dtype=K.dtype), lower=True)
+        return inverse_factor(K + jnp.diag(jnp.where(valid, jnp.maximum(noise, resolved), 1)))
 
     def start(
         self,
@@ -139,16 +128,17 @@ class SAP(Iterative):
             lambda: (state.key, state.sequence),
         )
         start = sequence[state.steps % number] * size
-        if self.acceleration is None:
+        if not self.accelerated:
             iterate = momentum = _moved(
                 state.iterate, *self._project(plan, system, state.iterate.r, start, size), start
             )
         else:
-            alpha, beta, gamma = self.acceleration.coefficients(number)
+            gamma = jnp.maximum(1, (state.steps + 2) / (2 * number))
+            alpha = 1 / (gamma * number)
             z = _between(state.iterate, state.momentum, alpha)
             d, Hd = self._project(plan, system, z.r, start, size)
             iterate = _moved(z, d, Hd, start)
-            momentum = _moved(_between(z, state.momentum, beta), gamma * d, gamma * Hd, start)
+            momentum = _moved(state.momentum, gamma * d, gamma * Hd, start)
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.steps + self.averaging + 1)
         average = _between(state.average, iterate, rate)
         return _State(iterate, momentum, average, sequence, state.steps + 1, key)
@@ -158,10 +148,10 @@ class SAP(Iterative):
     ) -> tuple[Float[Array, "b s"], Float[Array, "P s"]]:
         """d = H_BB⁻¹ r_B and H_{·B} d."""
         if plan.inverse_factors is None:
-            inverse_factor = self._inverse_factor(plan, system, start, size)
+            factor = self._inverse_factor(plan, system, start, size)
         else:
-            inverse_factor = plan.inverse_factors[start // size]
-        d = inverse_factor.T @ (inverse_factor @ jax.lax.dynamic_slice_in_dim(r, start, size))
+            factor = plan.inverse_factors[start // size]
+        d = factor.T @ (factor @ jax.lax.dynamic_slice_in_dim(r, start, size))
         X_B = jax.lax.dynamic_slice_in_dim(plan.X, start, size)
         Hd = tiled_product(system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
         noise = jax.lax.dynamic_slice_in_dim(plan.noise, start, size)[:, None]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pathgp import checks
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches, probe_rows, probed_residual
-from pathgp.solvers.spectrum import top_eigenvalue
+from pathgp.solvers.blocks import top_eigenvalue
 from pathgp.system import System, Targets
 
 
@@ -33,8 +33,7 @@ class SDD(Iterative):
 
         g_B = (1/D) (H(α + ρv) − b)_B,   v ← ρv − βg,   α ← α + v,   ᾱ ← rα + (1 − r)ᾱ,   r = averaging/steps.
 
-    The step β is bounded by the top eigenvalue of H/N. Left out, it is `SAFETY` over an estimate of that eigenvalue
-    from a random block of rows.
+    Left out, the step β is chosen by `automatic_step_size`.
     """
 
     steps: int = 20_000
@@ -54,7 +53,10 @@ class SDD(Iterative):
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """The step size, and the rows on which the residual is estimated."""
         step_key, probe_key = jax.random.split(key)
-        beta = automatic_step_size(system, step_key) if self.step_size is None else jnp.asarray(self.step_size)
+        batch_size = min(self.batch_size, system.size)
+        beta = automatic_step_size(system, step_key, batch_size, self.momentum)
+        if self.step_size is not None:
+            beta = jnp.asarray(self.step_size)
         return _Plan(beta, probe_rows(probe_key, system.size))
 
     def start(
@@ -90,11 +92,19 @@ class SDD(Iterative):
 SAFETY = 0.8
 
 
-def automatic_step_size(system: System, key: PRNGKeyArray, rows: int = 1024) -> Float[Array, ""]:
-    """`SAFETY` / λ, with λ the top eigenvalue of H_BB/|B| on a random block B.
+def automatic_step_size(
+    system: System, key: PRNGKeyArray, batch_size: int, momentum: float, rows: int = 1024
+) -> Float[Array, ""]:
+    """β = `SAFETY` · D(1 − ρ) / (D(1 − ρ)λ + h): two things bound the step.
 
-    λ overestimates the top eigenvalue of H/N (in the mean), so the step errs on the safe side.
+    Seen by every batch, the top direction of H goes by ordinary gradient descent with momentum, so β ≲ 1/λ, with λ
+    the top eigenvalue of H/N. It is estimated, from above, on a random block of rows. Seen only when its own
+    coordinate is drawn, a direction private to one row coasts on its momentum until then, a factor 1/(1 − ρ), so
+    β ≲ D(1 − ρ)/h, with h the largest diagonal entry of H. The first counts where data crowd, the second where they
+    spread out.
     """
     size = min(rows, system.size)
     block = system.block(jax.random.choice(key, system.size, (size,), replace=False))
-    return SAFETY * size / top_eigenvalue(block, iterations=30)
+    coasting = batch_size * (1 - momentum)
+    top = top_eigenvalue(block, iterations=30) / size
+    return SAFETY * coasting / (coasting * top + jnp.max(jnp.diag(block)))

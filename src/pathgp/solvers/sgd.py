@@ -109,8 +109,8 @@ class SGD(Iterative):
         feature_key, key = jax.random.split(state.key)
         g = self.gradient(system, targets, state.alpha, batch, feature_key)
         update, optimizer = self.transformation(targets).update(g, state.optimizer, state.alpha)
-        alpha = optax.apply_updates(state.alpha, update)
-        average = optax.incremental_update(alpha, state.average, min(1.0, self.averaging / self.steps))
+        alpha = jax.tree.map(jnp.add, state.alpha, update)
+        average = state.average + min(1.0, self.averaging / self.steps) * (alpha - state.average)
         return _State(alpha, average, optimizer, batches, key)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:

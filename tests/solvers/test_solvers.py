@@ -1,0 +1,263 @@
+"""Every solver against an independent exact solution."""
+
+import itertools
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import exact, prediction_error, problem, with_columns
+
+from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, ConvergenceWarning, DivergenceError, Every, Iterative
+from pathgp.solvers.cholesky import factorise, substitute
+
+WELL, BADLY = 1e-1, 1e-6
+ITERATIVE = {
+    "CG": CG(tolerance=1e-4),
+    "CG without preconditioner": CG(rank=0, tolerance=1e-4),
+    "SAP": SAP(block_size=256, passes=300, tolerance=1e-4),
+    "SAP, plain, last iterate": SAP(block_size=512, passes=300, tolerance=1e-4, accelerated=False, averaging=None),
+    "SDD": SDD(steps=1500, batch_size=128, tolerance=1e-4),
+    "SGD": SGD(steps=1500, batch_size=128, tolerance=1e-4),
+}
+SHORT = {
+    "CG": CG(steps=5, rank=20, tolerance=0.0),
+    "SAP": SAP(block_size=150, passes=2, tolerance=0.0),
+    "SDD": SDD(steps=30, batch_size=64, tolerance=0.0),
+    "SGD": SGD(steps=30, batch_size=64, tolerance=0.0),
+}
+
+
+@pytest.fixture(scope="module", params=[(WELL, False), (WELL, True), (BADLY, False), (BADLY, True)], ids=str)
+def case(request):
+    noise, uneven = request.param
+    system, targets = problem(noise=noise, uneven=uneven)
+    return noise, system, targets, *exact(system, targets)
+
+
+@pytest.mark.parametrize("name", ["CG", "SAP"])
+def test_direct_quality(name, case, key):
+    _, system, targets, K, W = case
+    solution = ITERATIVE[name].solve(system, targets, key=key)
+    assert prediction_error(K, solution.weights, W).max() < 1e-3
+    assert bool(jnp.all(solution.info.converged))
+    assert solution.info.steps < ITERATIVE[name].schedule(system)[0]  # it stopped when it was done
+
+
+@pytest.mark.parametrize("name", ["CG without preconditioner", "SAP, plain, last iterate"])
+def test_the_plain_variants(name, key):
+    system, targets = problem(noise=1.0)
+    K, W = exact(system, targets)
+    solution = ITERATIVE[name].solve(system, targets, key=key)
+    assert prediction_error(K, solution.weights, W).max() < 1e-3
+
+
+def test_cholesky_is_exact(case, key):
+    _, system, targets, K, W = case
+    solution = Cholesky().solve(system, targets, key=key)
+    assert prediction_error(K, solution.weights, W).max() < 1e-5
+    assert solution.info.relative_residual.max() < 1e-9
+
+
+def test_stochastic_solvers_predict_well_where_their_weights_are_far(case, key):
+    """The paper's point: errors of predictions are small where those of the weights are not."""
+    noise, system, targets, K, W = case
+    for solver, bound in ((ITERATIVE["SDD"], 0.01), (ITERATIVE["SGD"], 0.25)):
+        weights = np.asarray(solver.solve(system, targets, key=key).weights, dtype=np.float64)
+        error = prediction_error(K, weights, W)
+        assert error.max() < bound
+        if noise == BADLY:
+            weight_error = np.linalg.norm(weights - W, axis=0) / np.linalg.norm(W, axis=0)
+            assert weight_error.min() > 0.5
+            assert weight_error.min() > 5 * error.max()
+
+
+@pytest.mark.parametrize(("name", "directions", "slope"), [("SDD", 2000, -1.0), ("SGD", 20, -0.5)])
+def test_the_error_of_stochastic_solvers_falls_at_the_expected_slope(name, directions, slope, key):
+    """log error against log steps: for SGD t^-1/2 or better along the top spectral directions (Proposition 1)."""
+    system, targets = problem(noise=WELL)
+    K, W = exact(system, targets)
+    U = np.linalg.eigh(K)[1][:, ::-1][:, :directions]
+    steps, errors = [100, 400, 1600], []
+    for n in steps:
+        solver = eqx.tree_at(lambda s: s.steps, ITERATIVE[name], n)
+        weights = np.asarray(solver.solve(system, targets, key=key).weights, dtype=np.float64)
+        errors.append(np.linalg.norm(U.T @ K @ (weights - W)))
+    assert np.polyfit(np.log(steps), np.log(errors), 1)[0] < slope
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_reported_residuals_are_true(name, key):
+    system, targets = problem(N=600, noise=0.05, uneven=True)
+    K, _ = exact(system, targets)
+    solution = SHORT[name].solve(system, targets, key=key)
+    W, B = np.asarray(solution.weights, dtype=np.float64), np.asarray(targets.total, dtype=np.float64)
+    residual = B - K @ W - np.asarray(system.noise)[:, None] * W
+    relative = np.linalg.norm(residual, axis=0) / np.linalg.norm(B, axis=0)
+    np.testing.assert_allclose(solution.info.relative_residual, relative, rtol=1e-3)
+    if solution.residual is not None:
+        np.testing.assert_allclose(solution.residual, residual, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_the_same_key_gives_the_same_bits_and_another_key_others(name, key):
+    system, targets = problem(N=400)
+    first = SHORT[name].solve(system, targets, key=key).weights
+    assert bool(jnp.all(first == SHORT[name].solve(system, targets, key=key).weights))
+    if name != "CG":
+        assert bool(jnp.any(first != SHORT[name].solve(system, targets, key=jax.random.key(1)).weights))
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_tiles_and_padding_change_nothing(name, key):
+    weights = []
+    for tile in [(512, 2048), (100, 70), (37, 601)]:
+        system, targets = problem(N=601, tile=tile)  # 601 is a prime: every block and tile is padded
+        weights.append(SHORT[name].solve(system, targets, key=key).weights)
+    scale = float(jnp.max(jnp.abs(weights[0])))
+    np.testing.assert_allclose(weights[1], weights[0], atol=1e-3 * scale)
+    np.testing.assert_allclose(weights[2], weights[0], atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_column_does_not_depend_on_the_others(name, key):
+    """Also where columns converge at different times: one that is easy stops by itself."""
+    system, targets = problem(N=400, columns=3)
+    easy = jnp.zeros_like(targets.signal).at[:, 1].set(1.0)
+    targets = eqx.tree_at(lambda t: t.signal, targets, jnp.where(easy > 0, 0.0, targets.signal))
+    targets = eqx.tree_at(lambda t: t.noise, targets, jnp.where(easy > 0, 1e-3, targets.noise))
+    solver = eqx.tree_at(lambda s: s.tolerance, SHORT[name], 0.3)
+    together = solver.solve(system, targets, key=key).weights
+    for i in range(3):
+        alone = solver.solve(system, with_columns(targets, [i]), key=key).weights[:, 0]
+        np.testing.assert_allclose(together[:, i], alone, atol=1e-3 * float(jnp.max(jnp.abs(alone))))
+
+
+@pytest.mark.parametrize("name", ["CG", "SAP", "SDD", "SGD"])
+def test_a_warm_start_at_the_solution_stays_there(name, key):
+    system, targets = problem(N=500, noise=0.5)
+    _, W = exact(system, targets)
+    init = jnp.asarray(W, dtype=float)
+    solver = eqx.tree_at(lambda s: s.tolerance, SHORT[name], 1e-3)
+    solution = solver.solve(system, targets, key=key, init=init)
+    assert solution.info.steps == 0
+    assert bool(jnp.all(solution.info.converged))
+    np.testing.assert_allclose(solution.weights, init, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["CG", "SAP", "SDD"])
+def test_a_warm_start_saves_steps(name, key):
+    system, targets = problem(N=800, noise=0.1)
+    _, W = exact(system, targets)
+    near = jnp.asarray(W * (1 + 0.03 * np.random.default_rng(0).normal(size=W.shape)), dtype=float)
+    solver = eqx.tree_at(lambda s: s.tolerance, ITERATIVE[name], 0.01)
+    cold = solver.solve(system, targets, key=key)
+    warm = solver.solve(system, targets, key=key, init=near)
+    assert bool(jnp.all(warm.info.converged))
+    assert warm.info.steps < cold.info.steps
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_observers_see_the_run_and_do_not_change_it(name, key):
+    system, targets = problem(N=400)
+    seen = []
+    plain = SHORT[name].solve(system, targets, key=key)
+    watched = SHORT[name].solve(system, targets, key=key, observe=Every(2, seen.append), progress=True)
+    assert bool(jnp.all(plain.weights == watched.weights))
+    assert [s.step for s in seen] == list(range(2, plain.info.steps + 1, 2))
+    assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(seen))
+    assert seen[-1].passes == pytest.approx(seen[-1].step * SHORT[name].schedule(system)[2])
+    if plain.info.steps % 2 == 0:
+        assert bool(jnp.all(seen[-1].weights == plain.weights))
+
+
+def test_the_progress_bar_names_solver_and_residual(key, capsys):
+    system, targets = problem(N=400)
+    SHORT["SAP"].solve(system, targets, key=key, progress=True)
+    shown = capsys.readouterr().err
+    assert "SAP" in shown
+    assert "residual" in shown
+
+
+def test_an_unfinished_solve_says_so_once(key):
+    system, targets = problem(N=400)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        solution = SDD(steps=20, batch_size=64).solve(system, targets, key=key)
+    messages = [str(w.message) for w in caught if w.category is ConvergenceWarning]
+    assert len(messages) == 1
+    assert "SDD did not reach the tolerance 1.0e-02 in 20 steps" in messages[0]
+    assert not bool(jnp.any(solution.info.converged))
+
+
+def test_divergence_is_an_error_and_not_a_result(key):
+    system, targets = problem(N=400)
+    with pytest.raises(DivergenceError, match="SDD diverged"):
+        SDD(steps=2000, batch_size=64, step_size=1e4).solve(system, targets, key=key)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_time_limit_ends_the_run(name, key):
+    system, targets = problem(N=400)
+    solver = eqx.tree_at(lambda s: s.max_seconds, SHORT[name], 0.0)
+    assert 0 < solver.solve(system, targets, key=key).info.steps < SHORT[name].schedule(system)[0]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_one_compilation_serves_every_solve_of_a_shape(name, key):
+    from pathgp.solvers import base
+
+    system, targets = problem(N=333)
+    SHORT[name].solve(system, targets, key=key)
+    compiled = [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._residual)]
+    other = eqx.tree_at(
+        lambda s: (s.noise, s.kernel.lengthscale), system, (2 * system.noise, 0.7 * system.kernel.lengthscale)
+    )
+    SHORT[name].solve(other, targets, key=jax.random.key(7), observe=Every(3, lambda s: None))
+    assert compiled == [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._residual)]
+
+
+def test_one_row(key):
+    system, targets = problem(N=1)
+    for solver in (Cholesky(), CG(), SAP(), SDD(steps=50)):
+        W = solver.solve(system, targets, key=key).weights
+        np.testing.assert_allclose(W, targets.total / 1.1, rtol=0.05)
+
+
+def test_cholesky_in_blocks_is_the_factor(key):
+    A = np.random.default_rng(0).normal(size=(50, 50))
+    H = A @ A.T + np.eye(50)
+    L = H.copy()
+    factorise(L, block=7)
+    np.testing.assert_allclose(np.tril(L), np.linalg.cholesky(H), atol=1e-10)
+    B = np.random.default_rng(1).normal(size=(50, 3))
+    np.testing.assert_allclose(substitute(L, B, block=7), np.linalg.solve(H, B), atol=1e-9)
+
+
+def test_cholesky_refuses_what_is_not_positive_definite():
+    with pytest.raises(ValueError, match="not positive definite"):
+        factorise(np.array([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: SGD(steps=0), "SGD.steps must be at least 1"),
+        (lambda: SDD(batch_size=0), "SDD.batch_size must be at least 1"),
+        (lambda: SDD(step_size=-1.0), "SDD.step_size must be positive"),
+        (lambda: SAP(passes=0), "SAP.passes must be at least 1"),
+        (lambda: SAP(block_size=0), "SAP.block_size must be at least 1"),
+        (lambda: SAP(averaging=-1.0), "SAP.averaging must be at least 0"),
+        (lambda: CG(rank=-1), "CG.rank must be at least 0"),
+        (lambda: Every(0, print), "Every.steps must be at least 1"),
+    ],
+)
+def test_bad_settings(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+def test_solvers_are_abstract_or_final():
+    assert {type(s) for s in ITERATIVE.values()} == set(Iterative.__subclasses__())

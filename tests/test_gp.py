@@ -1,0 +1,227 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pathgp import GP, condition
+from pathgp.kernels import RBF, Matern32, Tanimoto
+from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, Every
+
+N, S = 200, 4096
+SOLVERS = {
+    "Cholesky": Cholesky(),
+    "CG": CG(tolerance=1e-4),
+    "SAP": SAP(block_size=64, passes=300, tolerance=1e-4),
+    "SDD": SDD(steps=4000, batch_size=64, tolerance=1e-3),
+    "SGD": SGD(steps=4000, batch_size=100, learning_rate=0.1, sample_learning_rate=0.1, tolerance=1e-3),
+}
+QUERIES = {"near": [-1.1, -0.9, 1.0, 1.15], "between": [-0.3, 0.0, 0.25], "far": [30.0, 31.0, -40.0]}
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two clusters in one dimension, with a constant mean of 3."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random(N) < 0.5, -1, 1)[:, None] + 0.15 * rng.normal(size=(N, 1))
+    y = 3.0 + np.sin(3 * X[:, 0]) + np.sqrt(0.05) * rng.normal(size=N)
+    return X, y
+
+
+GAUSSIAN = GP(Matern32(0.5, 1.3), noise=0.05, mean=3.0)
+
+
+def exact_posterior(X, y, x):
+    """Mean and covariance in float64 from the formulas of the paper."""
+
+    def k(A, B):
+        r = np.sqrt(3) * np.abs(A - B.T) / 0.5
+        return 1.3 * (1 + r) * np.exp(-r)
+
+    H = k(X, X) + 0.05 * np.eye(len(X))
+    mean = 3.0 + k(x, X) @ np.linalg.solve(H, y - 3.0)
+    return mean, k(x, x) - k(x, X) @ np.linalg.solve(H, k(X, x))
+
+
+@pytest.fixture(scope="module", params=SOLVERS)
+def posterior(request, data):
+    X, y = data
+    gp = GAUSSIAN
+    return condition(gp, X, y, solver=SOLVERS[request.param], num_samples=S, num_features=4000, key=jax.random.key(1))
+
+
+@pytest.mark.parametrize("place", QUERIES)
+def test_samples_have_the_exact_mean_and_covariance(posterior, data, place):
+    x = np.array(QUERIES[place])[:, None]
+    mean, covariance = exact_posterior(*data, x)
+    # SGD has not converged, and errs most in the extrapolation region, between the clusters (the paper's section 3.4).
+    unconverged = {"near": 0.05, "between": 0.1, "far": 0.0}[place] if posterior.info.solver == "SGD" else 0.0
+    tolerance = 3 * 1.3 * (S**-0.5 + 4000**-0.5) + unconverged
+    samples = np.asarray(posterior.samples(x), dtype=np.float64)
+    np.testing.assert_allclose(posterior.mean(x), mean, atol=0.01 + unconverged)
+    np.testing.assert_allclose(samples.mean(axis=1), mean, atol=tolerance)
+    np.testing.assert_allclose(np.cov(samples), covariance, atol=tolerance)
+    np.testing.assert_allclose(posterior.variance(x), np.diag(covariance), atol=tolerance)
+
+
+def test_far_from_the_data_a_sample_is_its_prior_draw(posterior):
+    x = jnp.array([[30.0], [-40.0]])
+    np.testing.assert_allclose(posterior.samples(x), 3.0 + posterior.prior(x), atol=1e-4)
+
+
+def small(solver=Cholesky(), samples=8, **kwargs):  # noqa: B008
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(120, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=120)
+    gp = GP(RBF([0.8, 1.5]), noise=kwargs.pop("noise", 0.02))
+    return condition(gp, X, y, solver=solver, num_samples=samples, num_features=200, key=jax.random.key(0), **kwargs)
+
+
+def test_shapes_and_single_samples():
+    posterior = small()
+    x = np.zeros((5, 2))
+    assert posterior.mean(x).shape == (5,)
+    assert posterior.samples(x).shape == (5, 8)
+    assert posterior.variance(x).shape == (5,)
+    np.testing.assert_allclose(posterior.sample(3)(x), posterior.samples(x)[:, 3], atol=1e-5)
+    np.testing.assert_allclose(posterior.samples(x) - posterior.mean(x)[:, None], posterior.deviations(x), atol=1e-4)
+
+
+def test_the_example_of_the_design(x64, key):
+    X, y = jax.random.normal(key, (300, 3)), jax.random.normal(key, (300,))
+    ell, x, x0 = jnp.array([0.5, 1.0, 2.0]), jnp.zeros((7, 3)), jnp.array([0.1, 0.2, 0.3])
+    gp = GP(kernel=Matern32(lengthscale=ell, variance=2.0), noise=0.1)
+    posterior = condition(gp, X, y, solver=SDD(steps=200), num_samples=64, key=key)
+    assert (posterior.mean(x).shape, posterior.samples(x).shape) == ((7,), (7, 64))
+    gradient = jax.grad(lambda x: posterior.samples(x[None])[0, 3])(x0)
+    step = 1e-5
+    numeric = [
+        (posterior.sample(3)((x0 + step * e)[None]) - posterior.sample(3)((x0 - step * e)[None]))[0] / (2 * step)
+        for e in jnp.eye(3)
+    ]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4)
+
+
+def test_a_posterior_passes_through_jit():
+    posterior, x = small(), jnp.zeros((2, 2))
+    np.testing.assert_allclose(jax.jit(lambda p, x: p.samples(x))(posterior, x), posterior.samples(x), atol=1e-5)
+
+
+def test_per_row_noise_counts():
+    """Rows with a huge noise variance are as good as absent."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(80, 2)), rng.normal(size=80)
+    noise = np.where(np.arange(80) < 40, 0.1, 1e7)
+    x = rng.normal(size=(10, 2))
+    with_all = condition(GP(RBF(), noise), X, y, solver=Cholesky(), num_samples=0, key=jax.random.key(0))
+    half = condition(GP(RBF(), 0.1), X[:40], y[:40], solver=Cholesky(), num_samples=0, key=jax.random.key(0))
+    np.testing.assert_allclose(with_all.mean(x), half.mean(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("solver", [Cholesky(), SAP(block_size=50, tolerance=1e-3, passes=100)], ids=["exact", "SAP"])
+def test_samples_can_be_added_without_solving_the_old_ones_again(solver):
+    posterior, x = small(solver), np.linspace(-1, 1, 12).reshape(6, 2)
+    more = posterior.with_samples(5, key=jax.random.key(9))
+    assert more.num_samples == 13
+    np.testing.assert_allclose(more.samples(x)[:, :8], posterior.samples(x), atol=1e-6)
+    np.testing.assert_allclose(more.mean(x), posterior.mean(x), atol=1e-6)
+    assert more.info.relative_residual.shape == (14,)
+    fresh = np.asarray(more.samples(x)[:, 8:])
+    assert np.abs(fresh[:, :1] - fresh).max() > 1e-3  # they differ from each other
+    many = posterior.with_samples(2000, key=jax.random.key(9))
+    np.testing.assert_allclose(many.samples(x).mean(axis=1), many.mean(x), atol=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.02, "rows"])
+def test_update_equals_conditioning_on_everything(noise, key):
+    rng = np.random.default_rng(4)
+    X_new, y_new = rng.normal(size=(30, 2)), rng.normal(size=30)
+    variances = 0.02 if noise == 0.02 else np.linspace(0.01, 0.1, 150)
+    posterior = small(noise=variances if noise == 0.02 else variances[:120])
+    updated = posterior.update(X_new, y_new, key=key, noise=None if noise == 0.02 else variances[120:])
+    X = np.concatenate([posterior.system.X, X_new])
+    y = np.concatenate([posterior.targets.signal[:, 0], y_new])
+    whole = condition(GP(posterior.gp.kernel, variances), X, y, solver=Cholesky(), num_samples=0, key=key)
+    x = rng.normal(size=(9, 2))
+    np.testing.assert_allclose(updated.mean(x), whole.mean(x), atol=1e-3)
+    np.testing.assert_allclose(updated.prior(x), posterior.prior(x))  # the same draws, given more data
+    deviation = np.asarray(updated.samples(X_new) - updated.mean(X_new)[:, None])
+    assert np.sqrt(np.mean(deviation**2)) < 0.3
+
+
+def test_update_starts_from_the_present_weights(key):
+    rng = np.random.default_rng(4)
+    posterior = small(CG(tolerance=0.01, rank=0))
+    updated = posterior.update(rng.normal(size=(3, 2)), rng.normal(size=3), key=key)
+    assert updated.info.steps < posterior.info.steps
+    assert bool(jnp.all(updated.info.converged))
+
+
+def test_fingerprints(key):
+    X = np.random.default_rng(0).integers(0, 3, size=(60, 30)).astype(float)
+    y = X[:, 0] - X[:, 1]
+    posterior = condition(GP(Tanimoto(2.0), 1e-3), X, y, solver=Cholesky(), num_features=500, key=key)
+    np.testing.assert_allclose(posterior.mean(X), y, atol=0.05)
+    assert float(posterior.variance(X).max()) < 0.2 < float(posterior.variance(1.0 - np.minimum(X, 1)).min())
+
+
+def test_observers_and_progress_reach_the_solver(capsys):
+    seen = []
+    small(SAP(block_size=30, passes=3, tolerance=0.0), observe=Every(4, seen.append), progress=True)
+    assert [s.step for s in seen] == [4, 8, 12]
+    assert "SAP" in capsys.readouterr().err
+
+
+NAN = np.array([[0.0, 1.0], [np.nan, 0.0]])
+BAD = {
+    "NaN in X": (lambda: condition(GAUSSIAN, NAN, np.zeros(2), key=jax.random.key(0)), "X has NaN or infinite"),
+    "infinite y": (
+        lambda: condition(GAUSSIAN, np.zeros((2, 1)), np.array([0.0, np.inf]), key=jax.random.key(0)),
+        r"y has NaN or infinite entries in 1 of its 2 rows \(the first is row 1\)",
+    ),
+    "length of y": (
+        lambda: condition(GAUSSIAN, np.zeros((3, 1)), np.zeros(2), key=jax.random.key(0)),
+        r"y must have one entry for each of the 3 rows of X, but its shape is \(2,\)",
+    ),
+    "no rows": (lambda: condition(GAUSSIAN, np.zeros((0, 1)), np.zeros(0), key=jax.random.key(0)), "X is empty"),
+    "one-dimensional X": (
+        lambda: condition(GAUSSIAN, np.zeros(3), np.zeros(3), key=jax.random.key(0)),
+        "X must be two-dimensional",
+    ),
+    "negative noise": (lambda: GP(RBF(), noise=-0.1), "noise must be positive"),
+    "zero noise": (lambda: GP(RBF(), noise=0.0), "noise must be positive"),
+    "noise of another length": (
+        lambda: condition(GP(RBF(), np.ones(4)), np.zeros((3, 1)), np.zeros(3), key=jax.random.key(0)),
+        "noise must be one variance or one for each of the 3 rows",
+    ),
+    "length scales of another length": (
+        lambda: condition(GP(RBF([1.0, 2.0]), 0.1), np.zeros((3, 3)), np.zeros(3), key=jax.random.key(0)),
+        "2 length scales but the points have 3 inputs",
+    ),
+    "negative samples": (
+        lambda: condition(GAUSSIAN, np.zeros((2, 1)), np.zeros(2), num_samples=-1, key=jax.random.key(0)),
+        "num_samples must be at least 0",
+    ),
+    "a sample too many": (lambda: small().sample(8), "index is 8, but the posterior has 8 samples"),
+    "no samples": (lambda: small(samples=0).samples, "this posterior has no samples"),
+    "no samples for a variance": (lambda: small(samples=0).variance(np.zeros((1, 2))), "has no samples"),
+    "inputs of the update": (
+        lambda: small().update(np.zeros((1, 3)), np.zeros(1), key=jax.random.key(0)),
+        "X_new has 3 inputs, but the posterior was given 2",
+    ),
+    "inputs of a query": (lambda: small().mean(np.zeros((1, 3))), "x has 3 inputs, but the function takes 2"),
+    "missing noise of the update": (
+        lambda: small(noise=np.full(120, 0.1)).update(np.zeros((1, 2)), np.zeros(1), key=jax.random.key(0)),
+        "noise is missing",
+    ),
+    "noise for one variance": (
+        lambda: small().update(np.zeros((1, 2)), np.zeros(1), noise=0.1, key=jax.random.key(0)),
+        "one variance for all rows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_sentence(case):
+    attempt, sentence = BAD[case]
+    with pytest.raises(ValueError, match=sentence):
+        attempt()

@@ -1,0 +1,30 @@
+"""Memory stays linear in N: measured in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, warnings
+import jax, jax.numpy as jnp
+from pathgp import GP, condition
+from pathgp.kernels import Matern32
+from pathgp.solvers import SAP, SDD
+warnings.simplefilter("ignore")
+key = jax.random.key(0)
+X = jax.random.normal(key, (200_000, 8))
+y = jnp.sin(X[:, 0])
+solver = {solver}
+posterior = condition(GP(Matern32(2.0), 0.1), X, y, solver=solver, num_samples=8, key=key)
+assert posterior.info.steps > 0
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+"""
+
+
+@pytest.mark.parametrize("solver", ["SDD(steps=3)", "SAP(max_seconds=0.0)"])
+def test_200k_rows_fit_in_a_gigabyte_and_a_half(solver):
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(solver=solver)], capture_output=True, text=True, check=True
+    )
+    assert float(run.stdout) < 1.5
