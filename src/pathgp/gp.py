@@ -13,7 +13,7 @@ from pathgp import checks
 from pathgp.features import Constant, Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
-from pathgp.solvers import SAP, Every, Info, Solution, Solver
+from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
 Columns = TypeVar("Columns")
@@ -141,7 +141,7 @@ def condition(
     y: Shaped[ArrayLike, "..."],
     *,
     key: PRNGKeyArray,
-    solver: Solver = SAP(),  # noqa: B008, a frozen value
+    solver: Solver = Auto(),  # noqa: B008, a frozen value
     num_samples: int = 64,
     num_features: int = 2000,
     observe: Every | None = None,

@@ -1,7 +1,7 @@
-"""Kernel products in cache-sized tiles: the one place where k(A, Z) @ V is computed.
+"""Kernel products in tiles: the one place where k(A, Z) @ V is computed.
 
-A tile of 512 x 2048 entries stays in the cache, so that the distance, the kernel and the product are one trip to
-memory. The larger expression `kernel(A, Z) @ V` is two to four times slower and needs the whole matrix at once.
+The distance, the kernel and the product of a tile of two million entries follow each other while the tile is in the
+cache. The whole expression `kernel(A, Z) @ V` is two to three times slower, and needs the whole matrix at once.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-TILE = (512, 2048)
-"""Rows and columns of a tile, measured on a CPU with 2 MB of second-level cache a core."""
+TILE = (512, 4096)
+"""Rows and columns of a tile, by measurement (`benchmarks/product.py`)."""
 
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]
 
@@ -68,4 +68,6 @@ def tiled_product(
 ) -> Float[Array, "n s"]:
     """matrix(A, Z) @ V without ever holding more than one tile of the matrix."""
     rows, columns = tile
+    if Z.shape[0] < columns:  # fewer columns, so more rows in a tile of the same area
+        rows = rows * columns // Z.shape[0]
     return map_rows(lambda a: product(matrix, a, Z, V, columns), A, rows)

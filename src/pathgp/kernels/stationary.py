@@ -12,27 +12,33 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pathgp import checks
 from pathgp.kernels.base import Kernel, Spectrum
 
-FEW_INPUTS = 4
-
 
 def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
     """‖x − z‖² for every pair.
 
-    With few inputs the differences are formed: exact, and no slower. With more, one matrix product of the extended
-    vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). That cancels where x and z are close and far from the origin, so both are
-    centred on the mean of Z first, and what rounding makes negative is set to zero.
+    Of one input the differences are formed, which is exact. Of more it is one matrix product of the extended vectors
+    (−2x, ‖x‖², 1) and (z, 1, ‖z‖²), eight times faster on a CPU. That cancels where x and z are close and far from
+    the origin, so both are centred on the mean of Z first, and what rounding makes negative is set to zero.
     """
-    if X.shape[1] <= FEW_INPUTS:
-        return sum(
-            ((X[:, i, None] - Z[None, :, i]) ** 2 for i in range(1, X.shape[1])),
-            (X[:, 0, None] - Z[None, :, 0]) ** 2,
-        )
+    if X.shape[1] == 1:
+        return (X - Z.T) ** 2
     centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
     X, Z = X - centre, Z - centre
     ones_X, ones_Z = jnp.ones((X.shape[0], 1), X.dtype), jnp.ones((Z.shape[0], 1), Z.dtype)
     left = jnp.concatenate([-2 * X, jnp.sum(X**2, axis=1, keepdims=True), ones_X], axis=1)
     right = jnp.concatenate([Z, ones_Z, jnp.sum(Z**2, axis=1, keepdims=True)], axis=1)
-    return jnp.maximum(jnp.matmul(left, right.T, precision="highest"), 0)
+    return _not_negative(jnp.matmul(left, right.T, precision="highest"))
+
+
+@jax.custom_jvp
+def _not_negative(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    return jnp.maximum(r2, 0)
+
+
+@_not_negative.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    """What is cut off is rounding: the derivative is that of the distance, also where it is zero."""
+    return _not_negative(*primals), tangents[0]
 
 
 def distance(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:

@@ -1,5 +1,6 @@
 """Solvers of (K + Σ) W = B."""
 
+from pathgp.solvers.auto import Auto
 from pathgp.solvers.base import (
     ConvergenceWarning,
     DivergenceError,
@@ -21,6 +22,7 @@ __all__ = [
     "SAP",
     "SDD",
     "SGD",
+    "Auto",
     "Cholesky",
     "ConvergenceWarning",
     "DivergenceError",

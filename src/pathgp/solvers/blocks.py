@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-LEAF = 128
+LEAF = 256
 
 
 def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:

@@ -1,0 +1,46 @@
+"""The solver that chooses a solver, and says which and why."""
+
+import logging
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pathgp.solvers.base import Every, Solution, Solver
+from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.sap import SAP
+from pathgp.system import System, Targets
+
+logger = logging.getLogger("pathgp")
+
+EXACT_ROWS = 4000
+
+
+class Auto(Solver):
+    """Exact below `EXACT_ROWS` rows, where a factorisation takes a second or two; block projections above.
+
+    The choice and its reason are logged, and `info.solver` names the solver that ran.
+    """
+
+    tolerance: float = 0.03
+    max_seconds: float = float("inf")
+
+    def choose(self, system: System) -> tuple[Solver, str]:
+        """The solver for a system, and the reason in words."""
+        if system.size <= EXACT_ROWS:
+            return Cholesky(), f"{system.size} rows are few enough to solve exactly"
+        solver = SAP(passes=60, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        return solver, f"{system.size} rows are too many to factorise in a second or two"
+
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "N s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+    ) -> Solution:
+        """What the chosen solver returns."""
+        solver, reason = self.choose(system)
+        logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
+        return solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress)

@@ -1,0 +1,27 @@
+import logging
+
+import equinox as eqx
+import jax.numpy as jnp
+from problems import exact, prediction_error, problem
+
+from pathgp.solvers import SAP, Auto, Cholesky
+from pathgp.solvers.auto import EXACT_ROWS
+
+
+def test_it_names_its_choice_and_the_reason(key, caplog):
+    system, targets = problem(N=300)
+    with caplog.at_level(logging.INFO, logger="pathgp"):
+        solution = Auto().solve(system, targets, key=key)
+    assert solution.info.solver == "Cholesky"
+    assert "Auto chose Cholesky: 300 rows are few enough" in caplog.text
+    assert prediction_error(exact(system, targets)[0], solution.weights, exact(system, targets)[1]).max() < 1e-4
+
+
+def test_more_rows_take_block_projections_within_the_users_limits():
+    system, _ = problem(N=10)
+    many = eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS + 1, 3)))
+    solver, reason = Auto(tolerance=0.2, max_seconds=7.0).choose(many)
+    assert isinstance(solver, SAP)
+    assert (solver.tolerance, solver.max_seconds) == (0.2, 7.0)
+    assert "4001 rows" in reason
+    assert isinstance(Auto().choose(eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS, 3))))[0], Cholesky)
