@@ -7,6 +7,8 @@ from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32, Tanimoto
 from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, Every
 
+pytestmark = pytest.mark.xdist_group("posteriors")  # one worker, so that each is solved once
+
 N, S = 200, 4096
 SOLVERS = {
     "Cholesky": Cholesky(),

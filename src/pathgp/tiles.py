@@ -1,7 +1,8 @@
 """Kernel products in tiles: the one place where k(A, Z) @ V is computed.
 
-The distance, the kernel and the product of a tile of two million entries follow each other while the tile is in the
-cache. The whole expression `kernel(A, Z) @ V` is two to three times slower, and needs the whole matrix at once.
+The distance, the kernel and the product of a tile of four million entries follow each other in the same few
+megabytes. The whole expression `kernel(A, Z) @ V` writes and reads memory that it has to be given first: it is two to
+three times slower, and needs the whole matrix at once.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-TILE = (512, 4096)
+TILE = (512, 8192)
 """Rows and columns of a tile, by measurement (`benchmarks/product.py`)."""
 
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]

@@ -54,7 +54,7 @@ class Tanimoto(Kernel):
             jax.random.gamma(keys[0], 2.0, (num, dim)),
             jax.random.gamma(keys[1], 2.0, (num, dim)),
             jax.random.uniform(keys[2], (num, dim)),
-            jax.random.bits(keys[3], (num,)),
+            jax.random.bits(keys[3], (num,), jnp.uint32),
             self.variance,
         )
 
