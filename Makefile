@@ -27,8 +27,9 @@ lint: .venv/.done
 	$(BIN)/lint-imports
 
 bench: .venv/.done
-	$(BIN)/python benchmarks/product.py
+	$(BIN)/pathgp bench kernel
 	$(BIN)/python benchmarks/solve.py
+	$(BIN)/pathgp bench solve --dataset synthetic
 
 lock:
 	$(PYTHON) -m venv .venv-lock

@@ -214,6 +214,7 @@ def _joined(left: Solution, right: Solution) -> Solution:
         a.seconds + b.seconds,
         a.tolerance,
         jnp.concatenate([a.relative_residual, b.relative_residual]),
+        jnp.concatenate([a.converged, b.converged]),
     )
     both = left.residual is not None and right.residual is not None
     residual = _beside(left.residual, right.residual) if both else None

@@ -15,19 +15,21 @@ EXACT_ROWS = 4000
 
 
 class Auto(Solver):
-    """Exact below `EXACT_ROWS` rows, where a factorisation takes a second or two; block projections above.
+    """Exact up to `EXACT_ROWS` rows, where a factorisation takes a second or two; block projections above.
 
-    The choice and its reason are logged, and `info.solver` names the solver that ran.
+    Projections end when a pass over the data changes predictions at the data by less than `settle`, or leaves a
+    relative residual within `tolerance`. The choice and its reason are logged, and `info.solver` names what ran.
     """
 
-    tolerance: float = 0.03
+    settle: float = 0.005
+    tolerance: float = 0.01
     max_seconds: float = float("inf")
 
     def choose(self, system: System) -> tuple[Solver, str]:
         """The solver for a system, and the reason in words."""
         if system.size <= EXACT_ROWS:
             return Cholesky(), f"{system.size} rows are few enough to solve exactly"
-        solver = SAP(passes=60, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        solver = SAP(passes=60, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds)
         return solver, f"{system.size} rows are too many to factorise in a second or two"
 
     def solve(

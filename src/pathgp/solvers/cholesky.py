@@ -47,11 +47,11 @@ class Cholesky(Solver):
         W = substitute(H, B)
         fitted = np.concatenate([rows @ W for _, rows in _row_tiles(system)])
         weights = jnp.asarray(W, dtype=targets.signal.dtype)
-        relative = np.linalg.norm(B - fitted, axis=0) / np.asarray(targets.norms)
+        relative = jnp.asarray(np.linalg.norm(B - fitted, axis=0) / np.asarray(targets.norms), dtype=weights.dtype)
         seconds = time.perf_counter() - clock
         if observe is not None:
             observe.call(Snapshot(1, 1.0, seconds, weights))
-        info = Info("Cholesky", 1, 1.0, seconds, 1e-6, jnp.asarray(relative, dtype=weights.dtype))
+        info = Info("Cholesky", 1, 1.0, seconds, 1e-6, relative, relative <= 1e-6)
         return Solution(system.X, weights, jnp.asarray(B - fitted, dtype=weights.dtype), info)
 
 

@@ -33,6 +33,8 @@ class _State(eqx.Module):
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
+    unfitted: Float[Array, "P s"]
+    change: Float[Array, "s"]
     sequence: Int[Array, "k"]
     steps: Int[Array, ""]
     key: PRNGKeyArray
@@ -57,6 +59,9 @@ class SAP(Iterative):
 
     The first two passes are those of the plain method.
 
+    A pass that changes the fitted values Kw̄ of a column by less than `settle` times ‖b‖ ends its solve, as does a
+    residual within `tolerance`: what is left then lies in directions that hardly matter to predictions.
+
     The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
     visit if they would take more.
     """
@@ -67,8 +72,9 @@ class SAP(Iterative):
     accelerated: bool = True
     factor_bytes: int = 512 * 2**20
     tolerance: float = 0.01
+    settle: float = 0.0
     max_seconds: float = float("inf")
-    limits: ClassVar[tuple[str, ...]] = ("passes", *Iterative.limits)
+    limits: ClassVar[tuple[str, ...]] = ("passes", "settle", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -117,7 +123,9 @@ class SAP(Iterative):
         r = targets.total if init is None else targets.total - system @ init
         w, r = (jnp.pad(x[plan.order], padding) for x in (w, r))
         number, _ = self.blocks(system)
-        return _State(_Iterate(w, r), _Iterate(w, r), _Iterate(w, r), jnp.arange(number), jnp.zeros((), int), key)
+        first, change = _Iterate(w, r), jnp.full(w.shape[1], jnp.inf, w.dtype)
+        unfitted = _unfitted(plan, first)
+        return _State(first, first, first, unfitted, change, jnp.arange(number), jnp.zeros((), int), key)
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One block projection."""
@@ -141,7 +149,13 @@ class SAP(Iterative):
             momentum = _moved(state.momentum, gamma * d, gamma * Hd, start)
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.steps + self.averaging + 1)
         average = _between(state.average, iterate, rate)
-        return _State(iterate, momentum, average, sequence, state.steps + 1, key)
+        steps = state.steps + 1
+        unfitted, change = jax.lax.cond(
+            steps % number == 0,
+            lambda: _change(_unfitted(plan, average), state.unfitted),
+            lambda: (state.unfitted, state.change),
+        )
+        return _State(iterate, momentum, average, unfitted, change, sequence, steps, key)
 
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
@@ -169,10 +183,26 @@ class SAP(Iterative):
         r = _in_order(plan, state.average.r)
         return jnp.linalg.norm(r, axis=0) / targets.norms, r
 
+    def verdict(
+        self, relative: Float[Array, "s"], plan: _Plan, system: System, targets: Targets, state: _State
+    ) -> Bool[Array, "s"]:
+        """Within the tolerance, or settled."""
+        return (relative <= self.tolerance) | (state.change <= self.settle * targets.norms)
+
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
         number, _ = self.blocks(system)
         return self.passes * number, number, 1 / number
+
+
+def _unfitted(plan: _Plan, iterate: _Iterate) -> Float[Array, "P s"]:
+    """b − Kw = r + Σw."""
+    return iterate.r + plan.noise[:, None] * iterate.w
+
+
+def _change(new: Float[Array, "P s"], old: Float[Array, "P s"]) -> tuple[Float[Array, "P s"], Float[Array, "s"]]:
+    """The new values, and how far each column moved."""
+    return new, jnp.linalg.norm(new - old, axis=0)
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:

@@ -1,0 +1,105 @@
+"""`pathgp bench`: figures that anyone can repeat, each beside its peers in one run."""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from typing import Any
+
+from pathgp.experiments import contest, product
+
+PEERS = ("scipy-float64", "scipy-float32", "sklearn")
+
+
+def add_to(commands: Any) -> None:
+    """Adds `bench` and its two benchmarks to the command line."""
+    benchmarks = commands.add_parser("bench", help="measure speed, memory and accuracy beside peers").add_subparsers(
+        required=True, metavar="BENCHMARK"
+    )
+    kernel = benchmarks.add_parser("kernel", help="the tiled kernel product beside one naive expression")
+    kernel.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    kernel.set_defaults(run=bench_kernel)
+    solve = benchmarks.add_parser("solve", help="mean and 64 samples by each solver and peer")
+    solve.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    solve.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
+    solve.add_argument("--split", type=int, default=0, help="which test split, from 0")
+    solve.add_argument("--only", nargs="+", choices=sorted(contest.CONTESTANTS), help="run these alone")
+    solve.add_argument("--timeout", type=float, default=900.0, help="seconds after which a contestant is stopped")
+    solve.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    solve.set_defaults(run=bench_solve)
+
+
+def bench_kernel(arguments: argparse.Namespace) -> None:
+    """Times the product and prints the table."""
+    rows = product.run()
+    print(product.table(rows))
+    _store(arguments.out, {"benchmark": "kernel", "rows": [row._asdict() for row in rows]})
+
+
+def bench_solve(arguments: argparse.Namespace) -> None:
+    """Runs each contestant in a process of its own, one after the other, and prints the table."""
+    data, _ = contest.problem(arguments.dataset, arguments.n, arguments.split)  # refuses bad input before any work
+    names = arguments.only or list(contest.CONTESTANTS)
+    results = []
+    print(f"{arguments.dataset}, {len(data.X)} training rows, {data.X.shape[1]} inputs, {len(data.X_test)} test rows")
+    for name in names:
+        results.append(_contest(name, arguments))
+        print(_line(results[-1]), file=sys.stderr, flush=True)
+    print(table(results))
+    _store(arguments.out, {"benchmark": "solve", "dataset": arguments.dataset, "results": results})
+
+
+def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "pathgp.experiments.contest", name, "--dataset", arguments.dataset]
+    command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "failed": f"stopped after {arguments.timeout:.0f} s"}
+    if run.returncode < 0:
+        return {"name": name, "failed": f"crashed with signal {-run.returncode}"}
+    if run.returncode > 0:
+        reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
+        missing = "ModuleNotFoundError" in reason
+        return {"name": name, "failed": f"not installed ({reason.split(': ')[-1]})" if missing else reason}
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """A line for each contestant, with the ratio of its time to that of the fastest peer that finished."""
+    peers = [r["seconds"] for r in results if r["name"] in PEERS and "failed" not in r]
+    head = f"{'name':<14} {'seconds':>8} {'to peer':>8} {'compile':>8} {'passes':>7} {'GB':>6} {'RMSE':>7} {'NLL':>8}"
+    return "\n".join([head, *(_line(r, min(peers, default=None)) for r in results)])
+
+
+def _line(result: dict[str, Any], best: float | None = None) -> str:
+    if "failed" in result:
+        return f"{result['name']:<14} {result['failed']}"
+    ratio = f"{result['seconds'] / best:8.2f}" if best else " " * 8
+    compiling = f"{result['compile_seconds']:8.1f}" if "compile_seconds" in result else " " * 8
+    passes = f"{result['passes']:7.1f}" if "passes" in result else " " * 7
+    return (
+        f"{result['name']:<14} {result['seconds']:8.2f} {ratio} {compiling} {passes} {result['gigabytes']:6.2f} "
+        f"{result['rmse']:7.4f} {result['nll']:8.4f}"
+    )
+
+
+def _store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
+    """Writes the figures with the machine and the date beside them, in one move."""
+    if path is None:
+        return
+    machine = {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()}
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as file:
+        json.dump({"date": date.today().isoformat(), "machine": machine, **figures}, file, indent=2)
+    os.replace(file.name, path)
+
+
+def _processor() -> str:
+    info = pathlib.Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

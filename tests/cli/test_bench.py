@@ -1,0 +1,98 @@
+import json
+
+import pytest
+
+from pathgp.cli import bench, main
+from pathgp.experiments import contest, product
+
+
+def test_solvers_and_peers_agree_on_a_small_problem(tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    names = ["auto", "cholesky", "scipy-float64", "scipy-float32", "sklearn"]
+    assert main(["bench", "solve", "--n", "600", "--only", *names, "--out", str(out)]) == 0
+    stored = json.loads(out.read_text())
+    results = {r["name"]: r for r in stored["results"]}
+    assert list(results) == names
+    for r in results.values():
+        assert r["rmse"] == pytest.approx(results["sklearn"]["rmse"], rel=2e-3)
+        assert r["nll"] == pytest.approx(results["sklearn"]["nll"], abs=0.05)  # ours estimates the variance
+        assert r["seconds"] > 0
+        assert r["rows"] == 600
+    assert results["auto"]["solver"] == "Cholesky"
+    assert stored["machine"]["cores"] >= 1
+    printed = capsys.readouterr().out
+    assert all(f"\n{name} " in printed for name in names)
+
+
+def test_ratios_are_to_the_fastest_peer_that_finished():
+    rows = [
+        {"name": "sap", "seconds": 1.0, "gigabytes": 0.5, "rmse": 0.1, "nll": 0.2, "passes": 3.0},
+        {"name": "sklearn", "seconds": 9.0, "gigabytes": 0.5, "rmse": 0.1, "nll": 0.2},
+        {"name": "scipy-float32", "seconds": 4.0, "gigabytes": 0.5, "rmse": 0.1, "nll": 0.2},
+        {"name": "scipy-float64", "failed": "crashed with signal 11"},
+    ]
+    lines = bench.table(rows).splitlines()
+    assert lines[1].split()[:3] == ["sap", "1.00", "0.25"]
+    assert lines[2].split()[2] == "2.25"
+    assert lines[4] == "scipy-float64  crashed with signal 11"
+
+
+def test_a_peer_that_is_not_there_or_fails_is_a_line(monkeypatch):
+    arguments = main_arguments()
+    fake = "import sys; sys.stderr.write('ModuleNotFoundError: No module named \\'gpytorch\\''); sys.exit(1)"
+    run = bench.subprocess.run
+    command = {"code": fake}
+    monkeypatch.setattr(bench.subprocess, "run", lambda argv, **kwargs: run([argv[0], "-c", command["code"]], **kwargs))
+    assert bench._contest("auto", arguments)["failed"] == "not installed (No module named 'gpytorch')"
+    command["code"] = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    assert bench._contest("auto", arguments)["failed"] == "crashed with signal 11"
+    command["code"] = "import time; time.sleep(60)"
+    assert bench._contest("auto", arguments)["failed"] == "stopped after 1 s"
+
+
+def main_arguments():
+    import argparse
+
+    return argparse.Namespace(dataset="synthetic", split=0, n=100, timeout=1.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (["bench", "solve", "--dataset", "nowhere"], "nowhere/data.csv.gz is missing"),
+        (["bench", "solve", "--dataset", "elevators"], "PATHGP_DATA is not set"),
+    ],
+)
+def test_bad_input_is_a_sentence_and_exit_code_2(command, sentence, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATHGP_DATA", str(tmp_path))
+    if sentence.startswith("PATHGP_DATA"):
+        monkeypatch.delenv("PATHGP_DATA")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("pathgp: ")
+    assert sentence in error
+    assert "Traceback" not in error
+
+
+def test_unknown_contestants_are_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "solve", "--only", "nobody"])
+    assert stop.value.code == 2
+    assert "invalid choice: 'nobody'" in capsys.readouterr().err
+
+
+def test_every_peer_is_a_contestant():
+    assert set(bench.PEERS) <= set(contest.CONTESTANTS)
+
+
+def test_the_naive_product_is_the_same_product():
+    import jax
+    import numpy as np
+
+    from pathgp.kernels import Matern32
+
+    A, X = jax.random.normal(jax.random.key(0), (5, 6)), jax.random.normal(jax.random.key(1), (7, 6))
+    V = jax.random.normal(jax.random.key(2), (7, 2))
+    np.testing.assert_allclose(product.naive(A, X, V), Matern32()(A, X) @ V, atol=1e-5)
+    row = product.Row(1, 20.0, 18.0, 5.0, 4.0, 3.6, 1.2)
+    assert product.table([row]).splitlines()[1].split() == ["1", "20.0", "18.0", "5.0", "4.00", "3.60", "1.20"]
