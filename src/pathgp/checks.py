@@ -19,6 +19,15 @@ def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]
     return jnp.asarray(x, dtype=float)
 
 
+def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+    """`x` as floats, refused if it holds text, dates or objects."""
+    if is_concrete(x):
+        kind = np.asarray(x).dtype
+        if kind.kind not in "biuf":
+            raise ValueError(f"{name} must be numbers, but it is of type {kind}: encode or drop what is not a number.")
+    return floats(x)
+
+
 def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
     """`x` as floats, refused unless every entry is positive and finite."""
     values = floats(x)
@@ -41,7 +50,7 @@ def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
 
 def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
     """A matrix of inputs: two-dimensional, at least one row and one column, finite."""
-    values = floats(X)
+    values = numbers(X, name)
     if values.ndim != 2:
         raise ValueError(
             f"{name} must be two-dimensional (rows, inputs), but its shape is {values.shape}: "
@@ -54,7 +63,7 @@ def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
 
 def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
     """A vector of observations, one for each of the `rows` rows of X."""
-    values = floats(y)
+    values = numbers(y, name)
     if values.shape != (rows,):
         raise ValueError(
             f"{name} must have one entry for each of the {rows} rows of X, but its shape is {values.shape}."

@@ -136,7 +136,7 @@ def test_a_column_does_not_depend_on_the_others(name, key):
 
 @pytest.mark.parametrize("name", ["CG", "SAP", "SDD", "SGD"])
 def test_a_warm_start_at_the_solution_stays_there(name, key):
-    system, targets = problem(N=500, noise=0.5)
+    system, targets = problem(N=400, noise=0.5)
     _, W = exact(system, targets)
     init = jnp.asarray(W, dtype=float)
     solver = eqx.tree_at(lambda s: s.tolerance, SHORT[name], 1e-3)
@@ -263,12 +263,15 @@ def test_solvers_are_abstract_or_final():
 
 
 def test_sap_stops_where_predictions_have_settled(key):
-    """Long before the residual is small, and with predictions within a few times the change that it allows."""
+    """Long before the residual is small, and with predictions within a few times the change that ended it."""
+    settle = 1e-2
     system, targets = problem(noise=WELL)
     K, W = exact(system, targets)
-    settled = SAP(block_size=256, passes=300, tolerance=0.0, settle=1e-3).solve(system, targets, key=key)
+    settled = SAP(block_size=256, passes=300, tolerance=0.0, settle=settle).solve(system, targets, key=key)
     strict = SAP(block_size=256, passes=300, tolerance=1e-3).solve(system, targets, key=key)
     assert bool(jnp.all(settled.info.converged))
     assert settled.info.passes < strict.info.passes / 2
-    assert prediction_error(K, settled.weights, W).max() < 0.02
     assert float(jnp.min(settled.info.relative_residual)) > 1e-3
+    unexplained = np.linalg.norm(np.asarray(targets.total) - K @ W, axis=0)
+    error = np.linalg.norm(K @ (np.asarray(settled.weights, dtype=np.float64) - W), axis=0)
+    assert np.max(error / unexplained) < 10 * settle

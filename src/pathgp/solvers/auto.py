@@ -17,12 +17,13 @@ EXACT_ROWS = 4000
 class Auto(Solver):
     """Exact up to `EXACT_ROWS` rows, where a factorisation takes a second or two; block projections above.
 
-    Projections end when a pass over the data changes predictions at the data by less than `settle`, or leaves a
-    relative residual within `tolerance`. The choice and its reason are logged, and `info.solver` names what ran.
+    Projections end when a pass over the data changes predictions at the data by less than `settle` times what they
+    leave unexplained, or leaves a relative residual within `tolerance`. The choice and its reason are logged, and
+    `info.solver` names what ran.
     """
 
-    settle: float = 0.005
-    tolerance: float = 0.01
+    settle: float = 0.05
+    tolerance: float = 0.001
     max_seconds: float = float("inf")
 
     def choose(self, system: System) -> tuple[Solver, str]:

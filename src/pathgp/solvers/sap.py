@@ -59,8 +59,9 @@ class SAP(Iterative):
 
     The first two passes are those of the plain method.
 
-    A pass that changes the fitted values Kw̄ of a column by less than `settle` times ‖b‖ ends its solve, as does a
-    residual within `tolerance`: what is left then lies in directions that hardly matter to predictions.
+    A pass that changes the fitted values Kw̄ of a column by less than `settle` times what they leave unexplained,
+    ‖b − Kw̄‖, ends its solve, as does a residual within `tolerance`: what is left then lies in directions that hardly
+    matter to predictions.
 
     The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
     visit if they would take more.
@@ -187,7 +188,7 @@ class SAP(Iterative):
         self, relative: Float[Array, "s"], plan: _Plan, system: System, targets: Targets, state: _State
     ) -> Bool[Array, "s"]:
         """Within the tolerance, or settled."""
-        return (relative <= self.tolerance) | (state.change <= self.settle * targets.norms)
+        return (relative <= self.tolerance) | (state.change <= self.settle * jnp.linalg.norm(state.unfitted, axis=0))
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
