@@ -64,7 +64,7 @@ def test_a_chi_square_for_each_coordinate_would_be_seen(kernel, d, key):
 COMPOSITE = {
     "sum": kernels.RBF(0.5, 0.6) + kernels.Matern32(2.0, 1.4),
     "product": kernels.RBF(1.5, 0.6) * kernels.Matern32(2.0, 1.4),
-    "product of sums": (kernels.RBF(1.5) + kernels.Matern12(1.0)) * (kernels.Matern32(2.0) + kernels.RBF(4.0, 0.3)),
+    "product of sums": (kernels.RBF(0.4) + kernels.RBF(4.0)) * (kernels.RBF(0.5) + kernels.Matern32(6.0, 0.3)),
 }
 
 
