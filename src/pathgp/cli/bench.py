@@ -7,11 +7,11 @@ import pathlib
 import platform
 import subprocess
 import sys
-import tempfile
 from datetime import date
 from typing import Any
 
 from pathgp.experiments import contest, product
+from pathgp.files import write_atomically
 
 PEERS = ("scipy-float64", "scipy-float32", "sklearn")
 
@@ -94,9 +94,8 @@ def _store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
     if path is None:
         return
     machine = {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()}
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".json", delete=False) as file:
-        json.dump({"date": date.today().isoformat(), "machine": machine, **figures}, file, indent=2)
-    os.replace(file.name, path)
+    stored = {"date": date.today().isoformat(), "machine": machine, **figures}
+    write_atomically(path, json.dumps(stored, indent=2).encode())
 
 
 def _processor() -> str:

@@ -7,10 +7,9 @@ regular grid, so the domain grows with the number of points and the system is we
 """
 
 import argparse
+import io
 import json
-import os
 import pathlib
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp import GP, Posterior, condition, metrics
+from pathgp.files import write_atomically
 from pathgp.kernels import RBF
 from pathgp.plots import posterior_panel
 from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, ConvergenceWarning, Solver
@@ -145,10 +145,10 @@ def draw(pictures: list[tuple[Layout, list[Posterior]]], rows: list[Row], path: 
         line[0].set_ylabel(f"{layout.name}, {layout.X.shape[0]} points")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=path.suffix, delete=False) as file:
-        figure.savefig(file, dpi=120, format="png")
-    os.replace(file.name, path)
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format="png")
     plt.close(figure)
+    write_atomically(path, picture.getvalue())
 
 
 def main() -> None:
