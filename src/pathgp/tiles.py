@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 TILE = (512, 8192)
-"""Rows and columns of a tile, by measurement (`benchmarks/product.py`)."""
+"""Rows and columns of a tile, by measurement (`pathgp bench kernel`)."""
 
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]
 
