@@ -18,7 +18,7 @@ test: .venv/.done
 	$(BIN)/python -m pytest
 
 test-slow: .venv/.done
-	$(BIN)/python -m pytest -m slow
+	PATHGP_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow
 
 lint: .venv/.done
 	$(BIN)/ruff format --check .

@@ -2,6 +2,10 @@
 
 import os
 
+# Most of the time of a test is compilation: a third of it is saved without optimisations, with which slow tests run.
+if os.environ.get("PATHGP_TEST_OPTIMISED", "") != "1":
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+
 import jax
 import pytest
 

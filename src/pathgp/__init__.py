@@ -3,5 +3,6 @@
 from pathgp import kernels, solvers
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
+from pathgp.local import Local
 
-__all__ = ["GP", "Function", "Posterior", "condition", "kernels", "solvers"]
+__all__ = ["GP", "Function", "Local", "Posterior", "condition", "kernels", "solvers"]

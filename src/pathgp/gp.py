@@ -13,10 +13,14 @@ from pathgp import checks
 from pathgp.features import Constant, Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
+from pathgp.local import Local
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
 Columns = TypeVar("Columns")
+
+ENTRIES_AT_ONCE = 100_000_000_000
+"""Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
 
 
 class GP(eqx.Module):
@@ -34,7 +38,8 @@ class Posterior(eqx.Module):
     """A Gaussian process given data: a mean function and sample functions, to be evaluated anywhere.
 
     The samples are (f|y)(·) = f(·) + k(·, X)(v − α), where f is a prior draw, v the weights of the mean and α the
-    weights of the draw's own values at the data (pathwise conditioning; Wilson et al., 2020).
+    weights of the draw's own values at the data (pathwise conditioning; Wilson et al., 2020). Where there is a `local`
+    projection, `finish` adds to both what the solver left undone.
     """
 
     gp: GP
@@ -43,6 +48,9 @@ class Posterior(eqx.Module):
     prior: Function
     solution: Solution
     solver: Solver
+    key: PRNGKeyArray
+    local: Local | None = None
+    finish: Function | None = None
 
     @property
     def info(self) -> Info:
@@ -55,14 +63,15 @@ class Posterior(eqx.Module):
         return self.prior.weights.shape[1]
 
     @property
-    def _canonical(self) -> Features:
-        return Canonical(self.gp.kernel, self.solution.points)
+    def _update(self) -> Function:
+        """What the data add: k(·, points) W, the column of the mean first, then those of the prior draws."""
+        canonical = Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
+        return canonical if self.finish is None else canonical + self.finish
 
     @property
     def mean(self) -> Function:
         """The posterior mean: `mean(x)` has shape (n,)."""
-        update = Function(self._canonical, self.solution.weights[:, 0])
-        return update + Function(Constant(), self.gp.mean[None])
+        return self._update[0] + Function(Constant(), self.gp.mean[None])
 
     @property
     def deviations(self) -> Function:
@@ -72,13 +81,13 @@ class Posterior(eqx.Module):
                 "this posterior has no samples: condition with num_samples of at least 1, or add some with "
                 "`posterior.with_samples(num, key=key)`."
             )
-        return self.prior - Function(self._canonical, self.solution.weights[:, 1:])
+        return self.prior - self._update[1:]
 
     @property
     def samples(self) -> Function:
         """The posterior samples: `samples(x)` has shape (n, samples)."""
         deviations = self.deviations
-        mean_part = jnp.zeros_like(deviations.weights).at[self.prior.features.num :].set(self.solution.weights[:, :1])
+        mean_part = jnp.zeros_like(deviations.weights).at[self.prior.features.num :].set(self._update.weights[:, :1])
         both = Function(deviations.features, deviations.weights + mean_part)
         return both + Function(Constant(), self.gp.mean[None])
 
@@ -92,13 +101,24 @@ class Posterior(eqx.Module):
         """The variance of f(x), without noise, estimated from the samples (their mean is known)."""
         return jnp.mean(self.deviations(x) ** 2, axis=1)
 
+    def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
+        """The mean and the variance of f(x), at little more than the cost of either."""
+        checks.at_least(self.num_samples, 1, "num_samples of the posterior")
+        zero = jnp.zeros((self.prior.features.num, 1), self.prior.weights.dtype)
+        parts = Function(self.prior.features, _beside(zero, -self.prior.weights)) + self._update
+        values = parts(x)  # the update of the mean, and the deviations with their sign turned
+        return values[:, 0] + self.gp.mean, jnp.mean(values[:, 1:] ** 2, axis=1)
+
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
-        draw_key, noise_key, solve_key = jax.random.split(key, 3)
+        draw_key, noise_key = jax.random.split(key)
         prior = _draw(self.prior.features, num, draw_key)
         targets = _sample_targets(self.system, prior, noise_key)
-        solution = self.solver.solve(self.system, targets, key=solve_key, progress=progress)
+        solution = self.solver.solve(self.system, targets, key=self.key, progress=progress)
+        finish = self.finish
+        if finish is not None:
+            finish = Function(finish.features, _beside(finish.weights, _unfinished(self.system, targets, solution)))
         return Posterior(
             self.gp,
             self.system,
@@ -106,6 +126,9 @@ class Posterior(eqx.Module):
             Function(prior.features, _beside(self.prior.weights, prior.weights)),
             _joined(self.solution, solution),
             self.solver,
+            self.key,
+            self.local,
+            finish,
         )
 
     def update(
@@ -130,9 +153,11 @@ class Posterior(eqx.Module):
         all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
         gp = GP(self.gp.kernel, all_noise, self.gp.mean)
         system = System(gp.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
-        init = jnp.pad(self.solution.weights, ((0, X.shape[0]), (0, 0)))
+        every = _on_every_row(self.solution, self.system)
+        init = jnp.pad(self.solution.weights, ((0, X.shape[0]), (0, 0))) if every else None
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
-        return Posterior(gp, system, all_targets, self.prior, solution, self.solver)
+        finish = _finish(self.local, system, all_targets, solution)
+        return Posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, self.local, finish)
 
 
 def condition(
@@ -142,6 +167,7 @@ def condition(
     *,
     key: PRNGKeyArray,
     solver: Solver = Auto(),  # noqa: B008, a frozen value
+    local: Local | None = None,
     num_samples: int = 64,
     num_features: int = 2000,
     observe: Every | None = None,
@@ -151,6 +177,9 @@ def condition(
 
     All of it is one linear system with many right-hand sides, (K + Σ)W = [y − m | f₁(X) + ε₁ | … | f_s(X) + ε_s],
     where the prior draws f are `num_features` random features with normal weights.
+
+    `local` finishes the solve at each point where the posterior is evaluated, so that a few passes over the data are
+    enough. If None, it is what the solver counts on: `Auto` does so for more rows than it solves exactly.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
@@ -167,8 +196,12 @@ def condition(
     system = System(gp.kernel, X, gp.noise)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
     targets = _beside(_mean_targets(y, gp), _sample_targets(system, prior, noise_key))
+    local = local or solver.counts_on(system)
+    if local is not None:
+        system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
     solution = solver.solve(system, targets, key=solve_key, observe=observe, progress=progress)
-    return Posterior(gp, system, targets, prior, solution, solver)
+    finish = _finish(local, system, targets, solution)
+    return Posterior(gp, system, targets, prior, solution, solver, solve_key, local, finish)
 
 
 def check_data(
@@ -199,6 +232,38 @@ def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targe
     return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise)
 
 
+def _finish(local: Local | None, system: System, targets: Targets, solution: Solution) -> Function | None:
+    """The local projection of what a solve left undone."""
+    if local is None:
+        return None
+    weights = _unfinished(system, targets, solution)
+    rows = None if weights.shape[0] == system.size else Canonical(system.kernel, solution.points)
+    return Function(local.projection(system, rows), weights)
+
+
+def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[Array, "m s"]:
+    """The residual b − (K + Σ)w: the solver's own, or one pass over the data.
+
+    Where the weights belong to so many other points that a pass is long, it is left to be computed at the rows that
+    are asked for: the weights of `Projection.rows` follow after the part of the residual that does not need them.
+    """
+    if solution.residual is not None:
+        return solution.residual
+    if _on_every_row(solution, system):
+        return targets.total - system @ solution.weights
+    points, w = solution.points, solution.weights
+    residual = targets.total
+    if solution.rows is not None:
+        residual = residual.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
+    if system.size * points.shape[0] > ENTRIES_AT_ONCE:
+        return jnp.concatenate([residual, -w])
+    return residual - Function(Canonical(system.kernel, points), w)(system.X)
+
+
+def _on_every_row(solution: Solution, system: System) -> bool:
+    return solution.points.shape == system.X.shape and bool(jnp.all(solution.points == system.X))
+
+
 def _beside(left: Columns, right: Columns) -> Columns:
     """The columns of the right after those of the left."""
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), left, right)
@@ -215,10 +280,11 @@ def _joined(left: Solution, right: Solution) -> Solution:
         a.tolerance,
         jnp.concatenate([a.relative_residual, b.relative_residual]),
         jnp.concatenate([a.converged, b.converged]),
+        a.reason,
     )
     both = left.residual is not None and right.residual is not None
     residual = _beside(left.residual, right.residual) if both else None
-    return Solution(left.points, _beside(left.weights, right.weights), residual, info)
+    return Solution(left.points, _beside(left.weights, right.weights), residual, info, left.rows)
 
 
 def _noise_of_update(

@@ -1,10 +1,13 @@
 """Pictures, with matplotlib (the extra `plots`)."""
 
-from typing import TYPE_CHECKING
+import io
+import pathlib
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Array, Float
 
+from pathgp.files import write_atomically
 from pathgp.gp import Posterior
 
 if TYPE_CHECKING:
@@ -29,3 +32,26 @@ def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], 
         for side in (-2, 2):
             axes.plot(line, mean + side * deviation, ":", color=ORANGE, linewidth=1)
     axes.set_xlim(float(line[0]), float(line[-1]))
+
+
+def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
+    """Test RMSE against seconds: a curve for a solver that was watched, a mark where each contestant ended."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    for i, result in enumerate(r for r in results if "failed" not in r):
+        colour, marker = f"C{i % 10}", "osD^vP*X"[i % 8]
+        curve = [(s, e) for s, e in result.get("curve", []) if s > 0]
+        if curve:
+            axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
+        size = 11 if result["name"] == "auto" else 7
+        axes.plot(result["seconds"], result["rmse"], marker, color=colour, markersize=size, label=result["name"])
+    axes.set(xscale="log", yscale="log", xlabel="seconds, compilation apart", ylabel="test RMSE", title=title)
+    axes.legend(fontsize=8, loc="upper right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    plt.close(figure)
+    write_atomically(path, buffer.getvalue())

@@ -4,6 +4,7 @@ import pytest
 
 from pathgp.cli import bench, main
 from pathgp.experiments import contest, product
+from pathgp.plots import error_against_time
 
 
 def test_solvers_and_peers_agree_on_a_small_problem(tmp_path, capsys):
@@ -53,7 +54,7 @@ def test_a_peer_that_is_not_there_or_fails_is_a_line(monkeypatch):
 def main_arguments():
     import argparse
 
-    return argparse.Namespace(dataset="synthetic", split=0, n=100, timeout=1.0)
+    return argparse.Namespace(dataset="synthetic", split=0, n=100, noise=None, timeout=1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,24 @@ def test_the_naive_product_is_the_same_product():
     np.testing.assert_allclose(product.naive(A, X, V), Matern32()(A, X) @ V, atol=1e-5)
     row = product.Row(1, 20.0, 18.0, 5.0, 4.0, 3.6, 1.2)
     assert product.table([row]).splitlines()[1].split() == ["1", "20.0", "18.0", "5.0", "4.00", "3.60", "1.20"]
+
+
+def test_error_against_time_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    results = [
+        {"name": "auto", "seconds": 2.0, "rmse": 0.3},
+        {"name": "sgd", "seconds": 9.0, "rmse": 0.5, "curve": [(0.0, 1.0), (1.0, 0.8), (9.0, 0.5)]},
+        {"name": "sklearn", "failed": "not installed"},
+    ]
+    out = tmp_path / "picture.png"
+    error_against_time(results, "a title", out)
+    assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_throughput_of_predictions(tmp_path, capsys):
+    out = tmp_path / "figures.json"
+    assert main(["bench", "predict", "--n", "300", "--points", "700", "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [r["asked"] for r in rows] == ["mean", "mean and variance", "64 samples"]
+    assert all(r["points"] == 700 and r["points_per_second"] > 0 for r in rows)
+    assert "300 training rows by Cholesky" in capsys.readouterr().out

@@ -4,8 +4,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from problems import exact, prediction_error, problem
 
-from pathgp.solvers import SAP, Auto, Cholesky
-from pathgp.solvers.auto import EXACT_ROWS
+from pathgp import Local
+from pathgp.kernels import Tanimoto
+from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
+from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
 
 
 def test_it_names_its_choice_and_the_reason(key, caplog):
@@ -20,8 +22,27 @@ def test_it_names_its_choice_and_the_reason(key, caplog):
 def test_more_rows_take_block_projections_within_the_users_limits():
     system, _ = problem(N=10)
     many = eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS + 1, 3)))
-    solver, reason = Auto(settle=0.1, tolerance=0.2, max_seconds=7.0).choose(many)
+    solver, local, reason = Auto(local=None, settle=0.1, tolerance=0.2, max_seconds=7.0).choose(many)
+    assert local is None
     assert isinstance(solver, SAP)
     assert (solver.settle, solver.tolerance, solver.max_seconds) == (0.1, 0.2, 7.0)
     assert "4001 rows" in reason
     assert isinstance(Auto().choose(eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS, 3))))[0], Cholesky)
+
+
+def test_a_kernel_without_neighbours_is_solved_without_them():
+    system, _ = problem(N=10)
+    many = eqx.tree_at(lambda s: (s.X, s.kernel), system, (jnp.zeros((EXACT_ROWS + 1, 3)), Tanimoto()))
+    solver, local, reason = Auto().choose(many)
+    assert isinstance(solver, SAP)
+    assert solver.local is None
+    assert local is None
+    assert "Tanimoto has no coordinates" in reason
+
+
+def test_the_choice_goes_by_the_number_of_rows():
+    system, _ = problem(N=10)
+    rows = lambda n: eqx.tree_at(lambda s: s.X, system, jnp.zeros((n, 3)))
+    assert isinstance(Auto().choose(rows(EXACT_ROWS + 1)).solver, SAP)
+    assert Auto().choose(rows(EXACT_ROWS + 1)).local == Local()
+    assert isinstance(Auto().choose(rows(PROJECTED_ROWS + 1)).solver, SubsetOfData)

@@ -10,10 +10,10 @@ import sys
 from datetime import date
 from typing import Any
 
-from pathgp.experiments import contest, product
+from pathgp.checks import at_least
+from pathgp.experiments import contest, product, throughput
+from pathgp.experiments.peers import PEERS
 from pathgp.files import write_atomically
-
-PEERS = ("scipy-float64", "scipy-float32", "sklearn")
 
 
 def add_to(commands: Any) -> None:
@@ -28,10 +28,18 @@ def add_to(commands: Any) -> None:
     solve.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
     solve.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
     solve.add_argument("--split", type=int, default=0, help="which test split, from 0")
+    solve.add_argument("--noise", type=float, help="this noise variance instead of the published one")
     solve.add_argument("--only", nargs="+", choices=sorted(contest.CONTESTANTS), help="run these alone")
     solve.add_argument("--timeout", type=float, default=900.0, help="seconds after which a contestant is stopped")
     solve.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    solve.add_argument("--plot", type=pathlib.Path, help="also draw error against time to this PNG file")
     solve.set_defaults(run=bench_solve)
+    predict = benchmarks.add_parser("predict", help="points a second: mean, variance and 64 samples")
+    predict.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    predict.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
+    predict.add_argument("--points", type=int, default=100_000, help="where to evaluate")
+    predict.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    predict.set_defaults(run=bench_predict)
 
 
 def bench_kernel(arguments: argparse.Namespace) -> None:
@@ -43,7 +51,8 @@ def bench_kernel(arguments: argparse.Namespace) -> None:
 
 def bench_solve(arguments: argparse.Namespace) -> None:
     """Runs each contestant in a process of its own, one after the other, and prints the table."""
-    data, _ = contest.problem(arguments.dataset, arguments.n, arguments.split)  # refuses bad input before any work
+    # What is wrong with the input is said before any work.
+    data, _ = contest.problem(arguments.dataset, arguments.n, arguments.split, arguments.noise)
     names = arguments.only or list(contest.CONTESTANTS)
     results = []
     print(f"{arguments.dataset}, {len(data.X)} training rows, {data.X.shape[1]} inputs, {len(data.X_test)} test rows")
@@ -51,12 +60,30 @@ def bench_solve(arguments: argparse.Namespace) -> None:
         results.append(_contest(name, arguments))
         print(_line(results[-1]), file=sys.stderr, flush=True)
     print(table(results))
-    _store(arguments.out, {"benchmark": "solve", "dataset": arguments.dataset, "results": results})
+    description = {"dataset": arguments.dataset, "split": arguments.split, "noise": arguments.noise}
+    _store(arguments.out, {"benchmark": "solve", **description, "results": results})
+    if arguments.plot is not None:
+        from pathgp.plots import error_against_time
+
+        error_against_time(results, arguments.dataset, arguments.plot)
+
+
+def bench_predict(arguments: argparse.Namespace) -> None:
+    """Conditions on a data set, times predictions and prints the table."""
+    at_least(arguments.points, 1, "--points")
+    data, gp = contest.problem(arguments.dataset, arguments.n, 0)
+    posterior, rows = throughput.run(data, gp, arguments.points)
+    memory = contest.peak_gigabytes()
+    print(f"{arguments.dataset}, {len(data.X)} training rows by {posterior.info.solver}, {memory:.2f} GB at most")
+    print(throughput.table(rows))
+    figures = {"dataset": arguments.dataset, "gigabytes": memory, "rows": [row._asdict() for row in rows]}
+    _store(arguments.out, {"benchmark": "predict", **figures})
 
 
 def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "pathgp.experiments.contest", name, "--dataset", arguments.dataset]
     command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
+    command += [] if arguments.noise is None else ["--noise", str(arguments.noise)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
     except subprocess.TimeoutExpired:

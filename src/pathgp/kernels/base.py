@@ -48,6 +48,13 @@ class Kernel(eqx.Module):
             raise ValueError(f"num must be even, since features are pairs of a sine and a cosine, but it is {num}.")
         return Fourier(*self.spectrum(key, num // 2, dim))
 
+    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        """X in coordinates whose Euclidean distance tells how strongly points are correlated, to find neighbours by."""
+        raise TypeError(
+            f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, so "
+            "`local` cannot be used with it: leave it out."
+        )
+
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum(self, other)
 
@@ -68,6 +75,10 @@ class Sum(Kernel):
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
         """k₁(x, x) + k₂(x, x)."""
         return self.left.diag(X) + self.right.diag(X)
+
+    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        """Those of both kernels: near are points that are near for both."""
+        return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Half of the frequencies from each kernel."""
@@ -98,6 +109,10 @@ class Product(Kernel):
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
         """k₁(x, x) k₂(x, x)."""
         return self.left.diag(X) * self.right.diag(X)
+
+    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        """Those of both kernels: near are points that are near for both."""
+        return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Sums of frequencies, paired at random so that each part of a sum meets each part of the other."""

@@ -84,6 +84,10 @@ class Stationary(Kernel):
         """The variance, at every point."""
         return jnp.full(X.shape[0], self.variance)
 
+    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """X / lengthscale."""
+        return self.scale(X)
+
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Frequencies at this kernel's length scales, all of the same power."""
         frequencies = self.scale(self.unit_frequencies(key, num, dim))

@@ -16,6 +16,7 @@ from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
+from pathgp.solvers.subset import SubsetOfData
 
 __all__ = [
     "CG",
@@ -32,4 +33,5 @@ __all__ = [
     "Snapshot",
     "Solution",
     "Solver",
+    "SubsetOfData",
 ]

@@ -1,37 +1,72 @@
 """The solver that chooses a solver, and says which and why."""
 
+import dataclasses
 import logging
+from typing import NamedTuple
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pathgp.local import Local
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.sap import SAP
+from pathgp.solvers.subset import SubsetOfData
 from pathgp.system import System, Targets
 
 logger = logging.getLogger("pathgp")
 
 EXACT_ROWS = 4000
+PROJECTED_ROWS = 250_000
+SUBSET_ROWS = 25_000
+
+
+class Choice(NamedTuple):
+    """A solver, the local projection that finishes what it leaves, and the reason in words."""
+
+    solver: Solver
+    local: Local | None
+    reason: str
 
 
 class Auto(Solver):
-    """Exact up to `EXACT_ROWS` rows, where a factorisation takes a second or two; block projections above.
+    """Exact up to `EXACT_ROWS` rows; up to `PROJECTED_ROWS` block projections, above that on a subset of the rows.
 
-    Projections end when a pass over the data changes predictions at the data by less than `settle` times what they
-    leave unexplained, or leaves a relative residual within `tolerance`. The choice and its reason are logged, and
-    `info.solver` names what ran.
+    All but the exact solve leave to `local` what is short-range; None does without. Projections go on until a pass
+    over the data changes predictions at the data by less than `settle` times what they leave unexplained (None: a tenth
+    with `local`, a twentieth without), or leaves a relative residual within `tolerance`.
+
+    The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
 
-    settle: float = 0.05
+    local: Local | None = Local()
+    settle: float | None = None
     tolerance: float = 0.001
     max_seconds: float = float("inf")
 
-    def choose(self, system: System) -> tuple[Solver, str]:
-        """The solver for a system, and the reason in words."""
-        if system.size <= EXACT_ROWS:
-            return Cholesky(), f"{system.size} rows are few enough to solve exactly"
-        solver = SAP(passes=60, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds)
-        return solver, f"{system.size} rows are too many to factorise in a second or two"
+    def choose(self, system: System) -> Choice:
+        """The solver for a system, and the reason."""
+        N = system.size
+        if N <= EXACT_ROWS:
+            return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
+        projections = SAP(passes=60, settle=self.settle or 0.05, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        why_not = "`local` is None" if self.local is None else _no_coordinates(system)
+        if why_not:
+            return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
+        few = dataclasses.replace(
+            projections, settle=self.settle or 0.1, block_size=1024, averaging=None, local=self.local
+        )
+        if N <= PROJECTED_ROWS:
+            reason = f"{N} rows are too many to factorise; a local projection finishes what a few passes leave"
+            return Choice(few, self.local, reason)
+        reason = (
+            f"{N} rows are too many for a pass over all pairs; {SUBSET_ROWS} of them give what is global, and a local "
+            "projection on all rows the rest"
+        )
+        return Choice(SubsetOfData(SUBSET_ROWS, few), self.local, reason)
+
+    def counts_on(self, system: System) -> Local | None:
+        """The local projection of the choice."""
+        return self.choose(system).local
 
     def solve(
         self,
@@ -43,7 +78,17 @@ class Auto(Solver):
         observe: Every | None = None,
         progress: bool = False,
     ) -> Solution:
-        """What the chosen solver returns."""
-        solver, reason = self.choose(system)
+        """What the chosen solver returns, with the reason in its info."""
+        solver, _, reason = self.choose(system)
         logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
-        return solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress)
+        solution = solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress)
+        return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
+
+
+def _no_coordinates(system: System) -> str | None:
+    """Why neighbours cannot be found with this kernel, if they cannot."""
+    try:
+        system.kernel.coordinates(system.X[:1])
+    except TypeError:
+        return f"{type(system.kernel).__name__} has no coordinates to find neighbours by"
+    return None

@@ -10,9 +10,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.local import Local
 from pathgp.system import System, Targets
 
 
@@ -36,15 +37,21 @@ class Info(eqx.Module):
     """‖b − (K+Σ)w‖ / ‖b‖ of each column."""
     converged: Bool[Array, "s"]
     """Whether each column met what its solver was asked for."""
+    reason: str = eqx.field(static=True, default="")
+    """Why this solver was chosen, where it was not chosen by the user."""
 
 
 class Solution(eqx.Module):
-    """The weights W of the functions k(·, points) @ W, and the residual columns b − (K+Σ)W if they came for free."""
+    """The weights W of the functions k(·, points) @ W, and the residual columns b − (K+Σ)W if they came for free.
+
+    `rows` says which rows of the data the points are, where they are some of them.
+    """
 
     points: Float[Array, "M d"]
     weights: Float[Array, "M s"]
     residual: Float[Array, "N s"] | None
     info: Info
+    rows: Int[Array, "M"] | None = None
 
 
 class Snapshot(eqx.Module):
@@ -81,6 +88,10 @@ class Solver(eqx.Module):
         progress: bool = False,
     ) -> Solution:
         """The solution, started from the weights `init` (zero if None)."""
+
+    def counts_on(self, system: System) -> Local | None:
+        """The local projection that finishes what this solver leaves on purpose; None where it leaves nothing."""
+        return None
 
 
 class Iterative(Solver):

@@ -8,10 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.local import Local
+from pathgp.neighbours import Exhaustive
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import inverse_factor
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
+
+PROBES = 256
 
 
 class _Plan(eqx.Module):
@@ -22,6 +26,15 @@ class _Plan(eqx.Module):
     valid: Bool[Array, "P"]
     order: Int[Array, "N"]
     inverse_factors: Float[Array, "k b b"] | None
+    probes: "_Probes | None"
+
+
+class _Probes(eqx.Module):
+    """Some rows of the data, and the local projection at them."""
+
+    rows: Int[Array, "p"]
+    neighbours: Int[Array, "p m"]
+    coefficients: Float[Array, "p m"]
 
 
 class _Iterate(eqx.Module):
@@ -33,7 +46,7 @@ class _State(eqx.Module):
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
-    unfitted: Float[Array, "P s"]
+    unfitted: Float[Array, "p s"]
     change: Float[Array, "s"]
     sequence: Int[Array, "k"]
     steps: Int[Array, ""]
@@ -61,7 +74,8 @@ class SAP(Iterative):
 
     A pass that changes the fitted values Kw̄ of a column by less than `settle` times what they leave unexplained,
     ‖b − Kw̄‖, ends its solve, as does a residual within `tolerance`: what is left then lies in directions that hardly
-    matter to predictions.
+    matter to predictions. Where `local` is to finish the solve, it does so for the fitted values of that rule too, at
+    `PROBES` rows.
 
     The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
     visit if they would take more.
@@ -74,6 +88,7 @@ class SAP(Iterative):
     factor_bytes: int = 512 * 2**20
     tolerance: float = 0.01
     settle: float = 0.0
+    local: Local | None = None
     max_seconds: float = float("inf")
     limits: ClassVar[tuple[str, ...]] = ("passes", "settle", *Iterative.limits)
 
@@ -93,7 +108,8 @@ class SAP(Iterative):
         order = jax.random.permutation(key, system.size)
         padded = jnp.pad(order, (0, number * size - system.size), mode="edge")
         valid = jnp.arange(number * size) < system.size
-        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, None)
+        probes = None if self.local is None else _probes(self.local, system, order)
+        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, None, probes)
         if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
             return plan
         factors = jax.lax.map(lambda i: self._inverse_factor(plan, system, i * size, size), jnp.arange(number))
@@ -196,12 +212,24 @@ class SAP(Iterative):
         return self.passes * number, number, 1 / number
 
 
-def _unfitted(plan: _Plan, iterate: _Iterate) -> Float[Array, "P s"]:
-    """b − Kw = r + Σw."""
-    return iterate.r + plan.noise[:, None] * iterate.w
+def _unfitted(plan: _Plan, iterate: _Iterate) -> Float[Array, "p s"]:
+    """b − Kw = r + Σw; at the probes less what the local projection adds to Kw."""
+    unfitted = iterate.r + plan.noise[:, None] * iterate.w
+    if plan.probes is None:
+        return unfitted
+    local = jnp.einsum("pm,pms->ps", plan.probes.coefficients, iterate.r[plan.probes.neighbours])
+    return unfitted[plan.probes.rows] - local
 
 
-def _change(new: Float[Array, "P s"], old: Float[Array, "P s"]) -> tuple[Float[Array, "P s"], Float[Array, "s"]]:
+def _probes(local: Local, system: System, order: Int[Array, "N"]) -> _Probes:
+    """The first rows of the random order, and their neighbours' places in it."""
+    rows = jnp.arange(min(PROBES, system.size))
+    places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
+    coefficients, neighbours = local.projection(system, search=Exhaustive).coefficients(system.X[order[rows]])
+    return _Probes(rows, places[neighbours], coefficients)
+
+
+def _change(new: Float[Array, "p s"], old: Float[Array, "p s"]) -> tuple[Float[Array, "p s"], Float[Array, "s"]]:
     """The new values, and how far each column moved."""
     return new, jnp.linalg.norm(new - old, axis=0)
 

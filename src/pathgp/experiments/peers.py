@@ -1,0 +1,178 @@
+# pyright: reportMissingImports=false
+"""Other libraries at the same job, each in the way its documentation recommends. They come with the extra `peers`."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pathgp.datasets import Dataset
+from pathgp.experiments.scores import Result, scores
+from pathgp.gp import GP
+from pathgp.kernels import Matern32
+
+NUM_SAMPLES = 64
+
+
+def scipy_cholesky(dtype: type) -> Callable[[Dataset, GP], Result]:
+    """Matrix, factor in place and solves by NumPy and SciPy: mean and exact variance."""
+
+    def run(data: Dataset, gp: GP) -> Result:
+        from scipy import linalg
+
+        start = time.perf_counter()
+        X, X_test = (_scaled(x, gp).astype(dtype) for x in (data.X, data.X_test))
+        H = np.empty((len(X), len(X)), dtype=dtype, order="F")
+        for i in range(0, len(X), 512):
+            H[:, i : i + 512] = _matern32(X, X[i : i + 512], gp)
+        H[np.diag_indices(len(X))] += dtype(gp.noise)
+        L = linalg.cholesky(H, lower=True, overwrite_a=True, check_finite=False)
+        right = np.column_stack([_matern32(X, X_test, gp), data.y.astype(dtype)])
+        U = linalg.solve_triangular(L, right, lower=True, overwrite_b=True, check_finite=False)
+        mean = U[:, :-1].T @ U[:, -1]
+        variance = _variance(gp) - np.sum(U[:, :-1] ** 2, axis=0)
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, **scores(data, mean, variance + float(gp.noise))}
+
+    return run
+
+
+def sklearn_gpr(data: Dataset, gp: GP) -> Result:
+    """scikit-learn's GaussianProcessRegressor with the same kernel, held fixed."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
+    assert isinstance(gp.kernel, Matern32)
+    lengthscale: Any = np.asarray(gp.kernel.lengthscale, dtype=float)
+    kernel = ConstantKernel(float(gp.kernel.variance)) * Matern(lengthscale, nu=1.5)
+    fixed: Any = None
+    start = time.perf_counter()
+    model = GaussianProcessRegressor(kernel, alpha=float(gp.noise), optimizer=fixed).fit(data.X, data.y)
+    mean, deviation = map(np.asarray, model.predict(data.X_test, return_std=True))
+    return {"seconds": time.perf_counter() - start, **scores(data, mean, deviation**2 + float(gp.noise))}
+
+
+def gpytorch_cg(data: Dataset, gp: GP) -> Result:
+    """GPyTorch's exact GP: mean by CG to 0.01 with a preconditioner of rank 100, variance by LOVE."""
+    import gpytorch
+    import torch
+
+    model = _gpytorch_model(data, gp, torch.float32)
+    start = time.perf_counter()
+    settings = gpytorch.settings
+    with (
+        torch.no_grad(),
+        settings.eval_cg_tolerance(0.01),
+        settings.max_preconditioner_size(100),
+        settings.max_cg_iterations(1000),
+        settings.fast_pred_var(),
+    ):
+        prediction = model(torch.tensor(data.X_test))
+        mean, variance = prediction.mean.numpy(), prediction.variance.numpy()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, **scores(data, mean, variance + float(gp.noise))}
+
+
+def botorch_paths(data: Dataset, gp: GP) -> Result:
+    """BoTorch's 64 posterior function samples by pathwise conditioning: their mean and variance at the test rows."""
+    import torch
+    from botorch.models import SingleTaskGP
+    from botorch.sampling.pathwise import draw_matheron_paths
+
+    X, y = torch.tensor(data.X, dtype=torch.float64), torch.tensor(data.y, dtype=torch.float64)[:, None]
+    noise = torch.full_like(y, float(gp.noise))
+    model = SingleTaskGP(X, y, noise, covar_module=_torch_kernel(gp), outcome_transform=None).double()
+    assert model.mean_module is not None
+    model.mean_module.initialize(constant=0.0)
+    torch.manual_seed(0)
+    start = time.perf_counter()
+    with torch.no_grad():
+        paths = draw_matheron_paths(model.eval(), sample_shape=torch.Size([NUM_SAMPLES]))
+        values = paths(torch.tensor(data.X_test, dtype=torch.float64)).reshape(NUM_SAMPLES, -1).numpy()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, **scores(data, values.mean(axis=0), values.var(axis=0) + float(gp.noise))}
+
+
+def gpboost_vecchia(neighbours: int) -> Callable[[Dataset, GP], Result]:
+    """GPBoost's Vecchia approximation: mean and variance, no function samples."""
+
+    def run(data: Dataset, gp: GP) -> Result:
+        import gpboost
+
+        # Its Matérn-3/2 is (1 + √3 r) exp(−√3 r) too, of inputs that are scaled here already.
+        X, X_test = (np.asarray(_scaled(x, gp), dtype=np.float64) for x in (data.X, data.X_test))
+        y = data.y.astype(np.float64)
+        start = time.perf_counter()
+        model = gpboost.GPModel(
+            gp_coords=X,
+            cov_function="matern",
+            cov_fct_shape=1.5,
+            gp_approx="vecchia",
+            num_neighbors=neighbours,
+            likelihood="gaussian",
+        )
+        model.set_prediction_data(vecchia_pred_type="order_obs_first_cond_obs_only", num_neighbors_pred=neighbours)
+        parameters = np.array([float(gp.noise), _variance(gp), 1.0])
+        found = model.predict(gp_coords_pred=X_test, y=y, cov_pars=parameters, predict_var=True, predict_response=True)
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, **scores(data, np.asarray(found["mu"]), np.asarray(found["var"]))}
+
+    return run
+
+
+def _matern32(A: np.ndarray, B: np.ndarray, gp: GP) -> np.ndarray:
+    r2 = np.sum(A**2, axis=1)[:, None] + np.sum(B**2, axis=1)[None, :] - 2 * A @ B.T
+    r = np.sqrt(3 * np.maximum(r2, 0))
+    return A.dtype.type(_variance(gp)) * (1 + r) * np.exp(-r)
+
+
+def _gpytorch_model(data: Dataset, gp: GP, dtype: Any) -> Any:
+    import gpytorch
+    import torch
+
+    class Exact(gpytorch.models.ExactGP):
+        def __init__(self) -> None:
+            likelihood = gpytorch.likelihoods.GaussianLikelihood()
+            super().__init__(torch.tensor(data.X, dtype=dtype), torch.tensor(data.y, dtype=dtype), likelihood)
+            likelihood.noise = float(gp.noise)
+            self.mean, self.kernel = gpytorch.means.ZeroMean(), _torch_kernel(gp)
+
+        def forward(self, x: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+
+    return Exact().to(dtype).eval()
+
+
+def _torch_kernel(gp: GP) -> Any:
+    import gpytorch
+    import torch
+
+    assert isinstance(gp.kernel, Matern32)
+    lengthscale = np.array(gp.kernel.lengthscale)
+    matern = gpytorch.kernels.MaternKernel(nu=1.5, ard_num_dims=lengthscale.size)
+    matern.lengthscale = torch.tensor(lengthscale)[None]
+    kernel = gpytorch.kernels.ScaleKernel(matern)
+    kernel.outputscale = _variance(gp)
+    return kernel
+
+
+def _scaled(X: np.ndarray, gp: GP) -> np.ndarray:
+    assert isinstance(gp.kernel, Matern32)
+    return X / np.asarray(gp.kernel.lengthscale)
+
+
+def _variance(gp: GP) -> float:
+    assert isinstance(gp.kernel, Matern32)
+    return float(gp.kernel.variance)
+
+
+PEERS: dict[str, Callable[[Dataset, GP], Result]] = {
+    "scipy-float64": scipy_cholesky(np.float64),
+    "scipy-float32": scipy_cholesky(np.float32),
+    "sklearn": sklearn_gpr,
+    "gpytorch": gpytorch_cg,
+    "botorch": botorch_paths,
+    "gpboost-100": gpboost_vecchia(100),
+    "gpboost-200": gpboost_vecchia(200),
+}

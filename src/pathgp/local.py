@@ -1,0 +1,131 @@
+"""Local projection: what a solver leaves of a solve is finished at the point that is asked about."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from pathgp import checks
+from pathgp.features import Features
+from pathgp.kernels import Kernel
+from pathgp.neighbours import Neighbours, search
+from pathgp.system import System
+from pathgp.tiles import map_rows
+
+QUERIES = 64
+"""Points projected at together: their m x m blocks stay in the cache."""
+
+
+class Projection(Features):
+    """The features a(x) = (K_cc + Σ_c)⁻¹ k_c(x) at the m nearest rows c of the data to x, and zero at all others.
+
+    With residual columns r = b − (K + Σ)w for weights, a(x)ᵀ r_c is what one more step of block projection, on a block
+    around x, adds to k(x, X) w. All columns share the factor.
+
+    Neighbours come and go as x moves, which by itself would make functions jump. So the last ones are faded out: with
+    u falling smoothly from one, at the neighbour of rank (1 − taper) m, to zero, at the last, the projection is
+
+        a = U (U (K_cc + Σ_c) U + v (I − U²))⁻¹ U k_c,     U = diag(u), v = k(x, x),
+
+    which is kriging with the noise of a neighbour raised by v (1/u² − 1), to infinity at the edge (Rivoirard and
+    Romary, 2011).
+
+    Where `rows` is given, a row of the residual is not looked up in the weights alone, but `rows` is evaluated there
+    too: the weights are then those columns above the weights of `rows`.
+    """
+
+    kernel: Kernel
+    X: Float[Array, "N d"]
+    noise: Float[Array, "N"]
+    index: Neighbours
+    neighbours: int = eqx.field(static=True)
+    taper: float = eqx.field(static=True)
+    rows: Features | None = None
+
+    @property
+    def num(self) -> int:
+        """One for each row of the data, and those of `rows`."""
+        return self.X.shape[0] + (0 if self.rows is None else self.rows.num)
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of a point."""
+        return self.X.shape[1]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The features, nearly all of them zero."""
+        a, c = self.coefficients(X)
+        features = jnp.zeros((X.shape[0], self.X.shape[0]), a.dtype)
+        features = jax.vmap(lambda row, i, values: row.at[i].add(values))(features, c, a)
+        if self.rows is None:
+            return features
+        return jnp.concatenate([features, features @ self.rows(self.X)], axis=1)
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
+        """a(x)ᵀ r_c at every row x of X."""
+        return map_rows(lambda x: self._apply(x, weights), X, QUERIES)
+
+    def _apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
+        a, c = self.coefficients(X)
+        r = weights[c]
+        if self.rows is not None:
+            evaluated = self.rows.apply(self.X[c].reshape(-1, self.inputs), weights[self.X.shape[0] :])
+            r = r + evaluated.reshape(r.shape)
+        return jnp.einsum("nm,nms->ns", a, r)
+
+    def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
+        """a(x) and the rows c that it belongs to."""
+        c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
+        return jax.vmap(self._coefficients)(X, self.X[c], self.noise[c]), c
+
+    def _coefficients(
+        self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]
+    ) -> Float[Array, "m"]:
+        K, k = self.kernel(X_c, X_c), self.kernel(X_c, x[None])[:, 0]
+        u = self._fade(self.kernel.coordinates(X_c) - self.kernel.coordinates(x[None]))
+        v = self.kernel.diag(x[None])[0]
+        resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
+        diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
+        factor = jnp.linalg.cholesky(u[:, None] * K * u[None, :] + jnp.diag(diagonal))
+        return u * jax.scipy.linalg.cho_solve((factor, True), u * k)
+
+    def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
+        """u: one for the nearest, zero for the last, continuous in x since distances in order are."""
+        m = difference.shape[0]
+        if self.taper == 0 or m == self.X.shape[0]:
+            return jnp.ones(m, difference.dtype)
+        r2 = jnp.sum(difference**2, axis=1)
+        inner, edge = r2[int((1 - self.taper) * (m - 1))], r2[-1]
+        width = edge - inner + 1e-3 * edge  # never zero, however many neighbours are equally far away
+        t = jnp.where(edge > 0, jnp.clip((edge - r2) / jnp.where(edge > 0, width, 1), 0, 1), 1)
+        return t**2 * (3 - 2 * t)
+
+
+class Local(eqx.Module):
+    """Asks `condition` for one more block projection, at each point where the posterior is evaluated.
+
+    A stochastic solver resolves the large eigenvalues of K, long-range and smooth, in its first passes over the data.
+    What it leaves is short-range, and concerns only the neighbourhood of a point. There, the `neighbours` nearest rows
+    of the data finish the solve. The last of them, a share `taper`, are faded out, so that samples are continuous.
+    """
+
+    neighbours: int = 128
+    taper: float = 0.25
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.neighbours, 1, "Local.neighbours")
+        if not 0 <= self.taper < 1:
+            raise ValueError(f"Local.taper must be at least 0 and below 1, but it is {self.taper}.")
+
+    def projection(
+        self,
+        system: System,
+        rows: Features | None = None,
+        search: Callable[[Float[Array, "N e"]], Neighbours] = search,
+    ) -> Projection:
+        """The features of the projection for a system, with a search for neighbours in the kernel's coordinates."""
+        index = search(system.kernel.coordinates(system.X))
+        neighbours = min(self.neighbours, system.size)
+        return Projection(system.kernel, system.X, system.noise_diagonal, index, neighbours, self.taper, rows)

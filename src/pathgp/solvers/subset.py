@@ -1,0 +1,51 @@
+"""The baseline that looks at some of the data only, and the global part of a local projection for millions of rows."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pathgp import checks
+from pathgp.solvers.base import Every, Info, Solution, Solver
+from pathgp.solvers.cholesky import Cholesky
+from pathgp.system import System, Targets
+
+
+class SubsetOfData(Solver):
+    """The posterior given `rows` rows of the data, drawn at random: their system is solved by `solver`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from pathgp.kernels import RBF
+    >>> system = System(RBF(), jnp.array([[0.0], [9.0], [18.0]]), jnp.array(1.0))
+    >>> b = Targets(jnp.array([[2.0], [4.0], [6.0]]), jnp.zeros((3, 1)))
+    >>> SubsetOfData(rows=2).solve(system, b, key=jax.random.key(0)).weights.shape
+    (2, 1)
+    """
+
+    rows: int = 10_000
+    solver: Solver = Cholesky()
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.rows, 1, "SubsetOfData.rows")
+
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "N s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+    ) -> Solution:
+        """The solution on the subset, all of the data if they are no more than `rows`; `init` changes nothing."""
+        subset_key, solve_key = jax.random.split(key)
+        rows = jnp.sort(jax.random.permutation(subset_key, system.size)[: self.rows])
+        noise = system.noise if system.noise.ndim == 0 else system.noise[rows]
+        part = System(system.kernel, system.X[rows], noise, system.tile)
+        b = jax.tree.map(lambda column: column[rows], targets)
+        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress)
+        info: Info = eqx.tree_at(
+            lambda i: i.passes, solution.info, solution.info.passes * (part.size / system.size) ** 2
+        )
+        return Solution(part.X, solution.weights, None, info, rows)
