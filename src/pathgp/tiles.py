@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 TILE = (512, 8192)
 """Rows and columns of a tile, by measurement (`pathgp bench kernel`)."""
@@ -24,8 +24,8 @@ def pad_rows(x: Float[Array, "n ..."], multiple: int, *, mode: str = "edge") -> 
 
 
 def map_rows(
-    f: Callable[[Float[Array, "t d"]], Float[Array, "t ..."]], A: Float[Array, "n d"], rows: int = TILE[0]
-) -> Float[Array, "n ..."]:
+    f: Callable[[Float[Array, "t d"]], Shaped[Array, "t ..."]], A: Float[Array, "n d"], rows: int = TILE[0]
+) -> Shaped[Array, "n ..."]:
     """f(A), with f applied to `rows` rows of A at a time."""
     n, d = A.shape
     if n <= rows:

@@ -32,14 +32,14 @@ class Auto(Solver):
     """Exact up to `EXACT_ROWS` rows; up to `PROJECTED_ROWS` block projections, above that on a subset of the rows.
 
     All but the exact solve leave to `local` what is short-range; None does without. Projections go on until a pass
-    over the data changes predictions at the data by less than `settle` times what they leave unexplained (None: a tenth
-    with `local`, a twentieth without), or leaves a relative residual within `tolerance`.
+    over the data changes predictions at the data by less than `settle` times what they leave unexplained, or leaves a
+    relative residual within `tolerance`.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
 
     local: Local | None = Local()
-    settle: float | None = None
+    settle: float = 0.05
     tolerance: float = 0.001
     max_seconds: float = float("inf")
 
@@ -48,13 +48,11 @@ class Auto(Solver):
         N = system.size
         if N <= EXACT_ROWS:
             return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
-        projections = SAP(passes=60, settle=self.settle or 0.05, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        projections = SAP(passes=60, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds)
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
-        few = dataclasses.replace(
-            projections, settle=self.settle or 0.1, block_size=1024, averaging=None, local=self.local
-        )
+        few = dataclasses.replace(projections, block_size=1024, averaging=None, local=self.local)
         if N <= PROJECTED_ROWS:
             reason = f"{N} rows are too many to factorise; a local projection finishes what a few passes leave"
             return Choice(few, self.local, reason)

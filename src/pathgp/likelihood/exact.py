@@ -1,0 +1,215 @@
+"""The exact marginal likelihood, and the paper's way to use it on more rows than it can take."""
+
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from scipy import linalg, optimize
+
+from pathgp import checks
+from pathgp.gp import GP
+from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
+from pathgp.solvers.cholesky import factorise
+
+MAX_ROWS = 12_000
+RUNAWAY = 10.0
+"""How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
+
+
+class Exact(Method):
+    """Minimises −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π by L-BFGS-B (SciPy), in float64.
+
+    The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation a step. Starts from the process and from
+    `restarts` others, with less and less noise and other length scales; the best end is kept.
+    """
+
+    steps: int = 100
+    restarts: int = 0
+    max_seconds: float = float("inf")
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.steps, 1, "Exact.steps")
+        checks.at_least(self.restarts, 0, "Exact.restarts")
+
+    def fit(
+        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+    ) -> tuple[GP, Trace]:
+        """The best of all starts."""
+        if X.shape[0] > MAX_ROWS:
+            raise ValueError(
+                f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the {MAX_ROWS} "
+                "that it takes: use NearestNeighbour() or Neighbourhoods()."
+            )
+        dtype, clock = X.dtype, time.perf_counter()
+        losses: list[float] = []
+        seconds: list[float] = []
+        ends, left_out, interrupted = [], 0, False
+        with jax.enable_x64(True):
+            wide, X, y = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y))
+            for start in _starts(parameters(wide), self.restarts, key):
+                descent = Descent(start, X, y, clock + self.max_seconds)
+                interrupted = descent.run(self.steps)
+                left_out += descent.left_out
+                ends += descent.best
+                losses += descent.losses
+                seconds += [at - clock for at in descent.times]
+                if interrupted:
+                    break
+            if not ends:
+                raise ValueError(
+                    "the likelihood is not finite at the starting values: scale X and y to about one, or start from "
+                    "other hyperparameters."
+                )
+            _, best = min(ends, key=lambda end: end[0])
+            found = jax.tree.map(lambda leaf: np.asarray(leaf), best.gp())
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), found), Trace(losses, seconds, left_out, interrupted)
+
+
+class Descent:
+    """One descent from one start: SciPy's optimiser keeps no best, and cannot be asked to stop in time."""
+
+    def __init__(self, start: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], deadline: float) -> None:
+        moving, self.fixed = eqx.partition(start, learned(start))
+        self.flat, self.unravel = ravel_pytree(moving)
+        self.X, self.y, self.deadline = X, y, deadline
+        self.losses: list[float] = []
+        self.times: list[float] = []
+        self.best: list[tuple[float, Parameters]] = []
+        self.left_out = 0
+
+    def value(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss per row and its gradient; a large number where it is not finite: the line search goes back."""
+        if time.perf_counter() > self.deadline and self.losses:
+            raise TimeoutError
+        p = eqx.combine(self.unravel(jnp.asarray(flat)), self.fixed)
+        loss, gradient = loss_and_gradient(p, self.X, self.y)
+        flat_gradient = np.asarray(ravel_pytree(eqx.filter(gradient, learned(p)))[0])
+        if not (np.isfinite(loss) and np.all(np.isfinite(flat_gradient))):
+            self.left_out += 1
+            return 1e10, np.zeros_like(flat)
+        self.losses.append(loss)
+        self.times.append(time.perf_counter())
+        if not self.best or loss < self.best[0][0]:
+            self.best = [(loss, p)]
+        return loss, flat_gradient
+
+    def run(self, steps: int) -> bool:
+        """Descends; True if the user interrupted it."""
+        flat = np.asarray(self.flat)
+        bounds = list(zip(flat - RUNAWAY, flat + RUNAWAY, strict=True))
+        try:
+            optimize.minimize(self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
+        except TimeoutError:
+            pass
+        except KeyboardInterrupt:
+            return True
+        return False
+
+
+def loss_and_gradient(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"]) -> tuple[float, Parameters]:
+    """−log p(y)/N and its gradient; NaN where H is not positive definite. To be called with float64 enabled."""
+    N = X.shape[0]
+    H, pull_back = jax.vjp(lambda q: _matrix(q, X), p)
+    factor: Float64[np.ndarray, "N N"] = np.array(H)
+    nan = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), p)
+    if not np.all(np.isfinite(factor)):
+        return float("nan"), nan
+    try:
+        factorise(factor)
+    except ValueError:
+        return float("nan"), nan
+    (invert,) = linalg.get_lapack_funcs(("potri",), (factor,))
+    inverse, _ = invert(factor, lower=1)
+    inverse = np.tril(inverse) + np.tril(inverse, -1).T
+    residual = np.asarray(y - p.mean)
+    alpha = inverse @ residual
+    loss = 0.5 * residual @ alpha + np.sum(np.log(np.diag(factor))) + 0.5 * N * np.log(2 * np.pi)
+    (gradient,) = pull_back(jnp.asarray(0.5 * (inverse - np.outer(alpha, alpha))))
+    gradient = eqx.tree_at(lambda g: g.mean, gradient, gradient.mean - jnp.sum(alpha))
+    return float(loss) / N, jax.tree.map(lambda leaf: leaf / N, gradient)
+
+
+@eqx.filter_jit
+def _matrix(p: Parameters, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
+    gp = p.gp()
+    return gp.kernel(X, X) + jnp.diag(jnp.broadcast_to(gp.noise, X.shape[0]))
+
+
+def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]:
+    """The given start, and others with a hundredth of the noise of the one before and other length scales."""
+    starts = [p]
+    for i in range(restarts):
+        leaves, structure = jax.tree.flatten(p.log_kernel)
+        keys = jax.random.split(jax.random.fold_in(key, i), len(leaves))
+        moved = [leaf + 0.7 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
+        kernel = jax.tree.unflatten(structure, moved)
+        noise = p.log_noise - np.log(100.0) * ((i + 1) % 3)
+        starts.append(Parameters(kernel, noise, p.mean, p.noise_shape))
+    return starts
+
+
+class Neighbourhoods(Method):
+    """The paper's procedure (appendix A.1): exact likelihood on the nearest rows to random centroids, averaged.
+
+    Fits that end in numbers that are not finite, or far off, are left out and counted. The average is of logarithms.
+    """
+
+    centroids: int = 5
+    size: int = 2000
+    steps: int = 30
+    max_seconds: float = float("inf")
+
+    def __check_init__(self) -> None:
+        for name in ("centroids", "size", "steps"):
+            checks.at_least(getattr(self, name), 1, f"Neighbourhoods.{name}")
+
+    def fit(
+        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+    ) -> tuple[GP, Trace]:
+        """The average over the centroids, in the coordinates of the process that it starts from."""
+        clock = time.perf_counter()
+        points = gp.kernel.coordinates(X)
+        chosen = jax.random.choice(key, X.shape[0], (min(self.centroids, X.shape[0]),), replace=False)
+        fits: list[Any] = []
+        losses: list[float] = []
+        seconds: list[float] = []
+        left_out, interrupted = 0, False
+        for i in np.asarray(chosen):
+            near = jnp.argsort(jnp.sum((points - points[i]) ** 2, axis=1))[: self.size]
+            noise = gp.noise if gp.noise.ndim == 0 else gp.noise[near]
+            left = self.max_seconds - (time.perf_counter() - clock)
+            if left <= 0 and fits:
+                break
+            try:
+                found, trace = Exact(self.steps, max_seconds=left).fit(
+                    GP(gp.kernel, noise, gp.mean), X[near], y[near], key, progress
+                )
+            except ValueError:
+                left_out += 1
+                continue
+            losses += trace.loss[-1:]
+            seconds.append(time.perf_counter() - clock)
+            p = parameters(GP(found.kernel, jnp.mean(found.noise), found.mean))
+            q = parameters(GP(gp.kernel, jnp.mean(gp.noise), gp.mean))
+            distance = jnp.max(jnp.abs(ravel_pytree(p.log_kernel)[0] - ravel_pytree(q.log_kernel)[0]))
+            if bool(distance < RUNAWAY - 1e-3) and bool(jnp.isfinite(variance(found.kernel))):
+                fits.append(p)
+            else:
+                left_out += 1
+            if trace.interrupted:
+                interrupted = True
+                break
+        if not fits:
+            raise ValueError(
+                f"none of the {len(chosen)} neighbourhoods gave finite hyperparameters: scale X and y to about one, "
+                "start from other values, or use NearestNeighbour()."
+            )
+        average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *fits).gp()
+        noise = average.noise if gp.noise.ndim == 0 else gp.noise * (average.noise / jnp.mean(gp.noise))
+        return GP(average.kernel, noise, average.mean), Trace(losses, seconds, left_out, interrupted)

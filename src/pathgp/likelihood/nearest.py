@@ -1,0 +1,194 @@
+"""The nearest-neighbour likelihood: each row given its nearest earlier ones, a few rows at a time."""
+
+import time
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from pathgp import checks
+from pathgp.gp import GP
+from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.parameters import Parameters, learned, parameters
+from pathgp.neighbours import Neighbours, tree
+from pathgp.tiles import map_rows, pad_rows
+
+PREFIX_ROWS = 16_384
+POOL_ROWS = 4096
+REFRESH = 50
+
+
+class NearestNeighbour(Method):
+    """With the rows in random order, −log p(y) ≈ Σᵢ −log p(yᵢ | its m nearest earlier rows) (Vecchia, 1988).
+
+    A batch of rows gives an unbiased estimate of the sum and of its gradient, at a cost that does not depend on N; Adam
+    with a decaying rate descends. Nearest is meant in the coordinates of the kernel, so neighbours are found anew as
+    the length scales change: for every batch up to `PREFIX_ROWS` rows; above that every `REFRESH` steps, for a pool of
+    `POOL_ROWS` rows drawn then, from which batches are taken.
+    """
+
+    steps: int = 300
+    neighbours: int = 64
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    max_seconds: float = float("inf")
+
+    def __check_init__(self) -> None:
+        for name in ("steps", "neighbours", "batch_size"):
+            checks.at_least(getattr(self, name), 1, f"NearestNeighbour.{name}")
+
+    def fit(
+        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+    ) -> tuple[GP, Trace]:
+        """Descends for `steps` steps, or as long as there is time. Steps that are not finite are left out."""
+        order_key, key = jax.random.split(key)
+        order = jax.random.permutation(order_key, X.shape[0])
+        X, y = X[order], y[order]
+        p = parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean))
+        optimizer = _optimizer(self.learning_rate, self.steps)
+        state = optimizer.init(eqx.filter(p, learned(p)))
+        clock, losses, seconds, interrupted = time.perf_counter(), [], [], False
+        bar = _bar(self.steps) if progress else None
+        pool = None
+        try:
+            for step in range(self.steps):
+                batch_key, pool_key = jax.random.split(jax.random.fold_in(key, step))
+                if X.shape[0] > PREFIX_ROWS and step % REFRESH == 0:
+                    pool = draw_pool(p.gp().kernel, X, self.neighbours, pool_key)
+                p, state, loss = _step(self, p, state, X, y, pool, batch_key)
+                losses.append(float(loss))
+                seconds.append(time.perf_counter() - clock)
+                if bar is not None:
+                    bar.set_postfix_str(f"−log p(y)/N {losses[-1]:.3f}", refresh=False)
+                    bar.update(1)
+                if seconds[-1] > self.max_seconds:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        if bar is not None:
+            bar.close()
+        found = p.gp()
+        noise = found.noise if gp.noise.ndim == 0 else gp.noise * (found.noise[0] / gp.noise[order[0]])
+        left_out = sum(not abs(loss) < float("inf") for loss in losses)
+        return GP(found.kernel, noise, found.mean), Trace(losses, seconds, left_out, interrupted)
+
+
+class Pool(eqx.Module):
+    """Rows, and for each its nearest earlier rows, as far as there are any."""
+
+    rows: Int[Array, "b"]
+    earlier: Int[Array, "b m"]
+    valid: Bool[Array, "b m"]
+
+
+def nearest_earlier(
+    points: Float[Array, "P d"], rows: Int[Array, "b"], num: int
+) -> tuple[Int[Array, "b m"], Bool[Array, "b m"]]:
+    """The nearest of the rows before each row, by looking at all of them, and which of them exist."""
+    centre = jnp.mean(points, axis=0)
+    points = points - centre
+    r2 = jnp.sum(points**2, axis=1) - 2 * points[rows] @ points.T
+    nearest, found = jax.lax.top_k(-jnp.where(jnp.arange(points.shape[0]) < rows[:, None], r2, jnp.inf), num)
+    return found, jnp.isfinite(nearest)
+
+
+def conditional_loss(
+    gp: GP,
+    x: Float[Array, "d"],
+    y: Float[Array, ""],
+    noise: Float[Array, ""],
+    X_c: Float[Array, "m d"],
+    y_c: Float[Array, "m"],
+    noise_c: Float[Array, "m"],
+    valid: Bool[Array, "m"],
+) -> Float[Array, ""]:
+    """−log p(y | y_c) at x, given the rows c that are valid."""
+    both = valid[:, None] & valid[None, :]
+    H = jnp.where(both, gp.kernel(X_c, X_c), 0) + jnp.diag(jnp.where(valid, noise_c, 1))
+    k = jnp.where(valid, gp.kernel(X_c, x[None])[:, 0], 0)
+    right = jnp.stack([k, jnp.where(valid, y_c - gp.mean, 0)], axis=1)
+    u = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(H), right, lower=True)
+    mean = gp.mean + u[:, 0] @ u[:, 1]
+    variance = jnp.maximum(gp.kernel.diag(x[None])[0] - u[:, 0] @ u[:, 0], 0) + noise
+    return (jnp.log(2 * jnp.pi * variance) + (y - mean) ** 2 / variance) / 2
+
+
+def batch_loss(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool) -> Float[Array, ""]:
+    """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
+    gp = p.gp()
+    noise = jnp.broadcast_to(gp.noise, y.shape)
+    i, c = batch.rows, batch.earlier
+    losses = jax.vmap(conditional_loss, in_axes=(None, 0, 0, 0, 0, 0, 0, 0))
+    return jnp.mean(losses(gp, X[i], y[i], noise[i], X[c], y[c], noise[c], batch.valid))
+
+
+def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) -> Pool:
+    """`POOL_ROWS` random rows and their nearest earlier rows.
+
+    A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
+    that of its 3m nearest m do, all but surely.
+    """
+    rows = jnp.sort(jax.random.randint(key, (min(POOL_ROWS, X.shape[0]),), 0, X.shape[0]))
+    points = kernel.coordinates(X)
+    pools, end = [], X.shape[0]
+    while end > PREFIX_ROWS:
+        here = rows[(rows >= end // 2) & (rows < end)]
+        if here.size:
+            pools.append(_pool(tree(points[:end]), points, here, num))
+        end //= 2
+    here = rows[rows < end]
+    if here.size:
+        pools.append(Pool(here, *nearest_earlier(points[:end], here, num)))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pools)
+
+
+def _pool(index: Neighbours, points: Float[Array, "N d"], rows: Int[Array, "b"], num: int) -> Pool:
+    # Padded to a power of two, so that few sizes are compiled.
+    near = _search(index, pad_rows(points[rows], 1 << (rows.size - 1).bit_length()), 3 * num)[: rows.size]
+    before = near < rows[:, None]
+    first = jnp.argsort(~before, axis=1, stable=True)[:, :num]  # the earlier ones, still the nearest first
+    return Pool(rows, jnp.take_along_axis(near, first, axis=1), jnp.take_along_axis(before, first, axis=1))
+
+
+@eqx.filter_jit
+def _search(index: Neighbours, Q: Float[Array, "b d"], num: int) -> Int[Array, "b m"]:
+    return map_rows(lambda q: index.nearest(q, num), Q, 32)
+
+
+def _optimizer(rate: float, steps: int) -> optax.GradientTransformation:
+    decaying = optax.adam(
+        lambda count: rate * (0.05 + 0.95 * (1 + jnp.cos(jnp.pi * jnp.minimum(count / steps, 1))) / 2)
+    )
+    return optax.apply_if_finite(decaying, max_consecutive_errors=10**9)
+
+
+@eqx.filter_jit
+def _step(
+    method: NearestNeighbour,
+    p: Parameters,
+    state: Any,
+    X: Float[Array, "N d"],
+    y: Float[Array, "N"],
+    pool: Pool | None,
+    key: PRNGKeyArray,
+) -> tuple[Parameters, Any, Float[Array, ""]]:
+    if pool is None:
+        rows = jax.random.randint(key, (min(method.batch_size, X.shape[0]),), 0, X.shape[0])
+        points = jax.lax.stop_gradient(p.gp().kernel.coordinates(X))
+        batch = Pool(rows, *nearest_earlier(points, rows, min(method.neighbours, X.shape[0])))
+    else:
+        some = jax.random.randint(key, (method.batch_size,), 0, pool.rows.shape[0])
+        batch = jax.tree.map(lambda leaf: leaf[some], pool)
+    moving, fixed = eqx.partition(p, learned(p))
+    loss, gradient = jax.value_and_grad(lambda q: batch_loss(eqx.combine(q, fixed), X, y, batch))(moving)
+    update, state = _optimizer(method.learning_rate, method.steps).update(gradient, state, moving)
+    return eqx.combine(eqx.apply_updates(moving, update), fixed), state, loss
+
+
+def _bar(total: int) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc="hyperparameters", unit="step")

@@ -1,0 +1,54 @@
+"""The hyperparameters of a process as numbers without bounds."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pathgp.gp import GP
+from pathgp.kernels import Kernel
+
+NOISE_FLOOR = 1e-4
+"""The least noise variance, as a share of the kernel's: float32 resolves it in every block of a few hundred rows."""
+
+
+class Parameters(eqx.Module):
+    """The logarithms of all that is positive, and the mean.
+
+    Every array of a kernel is a positive parameter. Noise that differs between rows is multiplied by one factor.
+    """
+
+    log_kernel: Kernel
+    log_noise: Float[Array, ""]
+    mean: Float[Array, ""]
+    noise_shape: Float[Array, "..."]
+    """The noise of the rows relative to each other, not learned."""
+
+    def gp(self, floor: float = NOISE_FLOOR) -> GP:
+        """The process that they stand for, its noise not below `floor` times the variance of the kernel."""
+        kernel = jax.tree.map(jnp.exp, self.log_kernel)
+        noise = jnp.exp(self.log_noise) + floor * variance(kernel)
+        return GP(kernel, noise * self.noise_shape, self.mean)
+
+
+def variance(kernel: Kernel) -> Float[Array, ""]:
+    """k(x, x) of a kernel that has the same variance everywhere."""
+    return kernel.diag(jnp.zeros((1, 1)))[0]
+
+
+def parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
+    """Those of a process, which they give back unless its noise is below the floor."""
+    scale = jnp.mean(gp.noise)
+    free = jnp.maximum(scale - floor * variance(gp.kernel), 0.01 * scale)
+    return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale)
+
+
+def learned(p: Parameters) -> Parameters:
+    """A mask: what an optimiser may move."""
+    mask = jax.tree.map(lambda _: True, p)
+    return eqx.tree_at(lambda q: q.noise_shape, mask, False)
+
+
+def are_finite(p: Parameters) -> bool:
+    """Whether every number is finite."""
+    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(p))
