@@ -1,9 +1,13 @@
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from problems import problem
 
 from pathgp.kernels import Matern32, Tanimoto
+from pathgp.solvers import CG, SAP, SDD, SGD
 from pathgp.system import System, Targets
 
 
@@ -56,3 +60,21 @@ def test_a_product_never_holds_more_than_tiles():
 def test_norms_of_empty_columns_are_safe_to_divide_by():
     targets = Targets(jnp.array([[3.0, 0.0], [0.0, 0.0]]), jnp.array([[0.0, 0.0], [4.0, 0.0]]))
     np.testing.assert_allclose(targets.norms, [5.0, 1.0])
+
+
+@pytest.mark.parametrize("solver", [CG(steps=5), SAP(passes=2, block_size=64), SDD(steps=50), SGD(steps=20)])
+def test_keeping_the_matrix_changes_no_result(solver, caplog):
+    system, targets = problem(N=300)
+    with caplog.at_level(logging.INFO, logger="pathgp"):
+        kept = system.kept(300**2 * 8)
+    assert kept.K is not None
+    assert "System keeps K" in caplog.text
+    key = jax.random.key(0)
+    one, other = (solver.solve(s, targets, key=key).weights for s in (system, kept))
+    np.testing.assert_allclose(one, other, atol=2e-3 * float(jnp.max(jnp.abs(one))))
+
+
+def test_a_matrix_that_does_not_fit_is_not_kept():
+    system, _ = problem(N=300)
+    assert system.kept(300**2 * 4 - 1).K is None
+    assert system.kept(0).K is None

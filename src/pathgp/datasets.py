@@ -3,7 +3,7 @@
 import json
 import os
 import pathlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -77,4 +77,15 @@ def published_gp(name: str, split: int = 0) -> GP:
     published = json.loads(file.read_text()).get(name, {}).get(str(split))
     if published is None:
         raise ValueError(f"{file} has no hyperparameters for {name!r}, split {split}.")
-    return GP(Matern32(published["length_scale"], published["signal_scale"] ** 2), noise=published["noise_scale"] ** 2)
+    return read_gp(published)
+
+
+def read_gp(scales: dict[str, Any]) -> GP:
+    """A Matérn-3/2 process from `length_scale`, `signal_scale`, `noise_scale` (standard deviations) and `mean`."""
+    missing = {"length_scale", "signal_scale", "noise_scale"} - set(scales)
+    if missing:
+        raise ValueError(
+            f"hyperparameters must have length_scale, signal_scale and noise_scale; missing: {sorted(missing)}."
+        )
+    kernel = Matern32(scales["length_scale"], scales["signal_scale"] ** 2)
+    return GP(kernel, noise=scales["noise_scale"] ** 2, mean=scales.get("mean", 0.0))

@@ -170,6 +170,7 @@ def condition(
     local: Local | None = None,
     num_samples: int = 64,
     num_features: int = 2000,
+    keep_bytes: int = 0,
     observe: Every | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -180,6 +181,9 @@ def condition(
 
     `local` finishes the solve at each point where the posterior is evaluated, so that a few passes over the data are
     enough. If None, it is what the solver counts on: `Auto` does so for more rows than it solves exactly.
+
+    K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
+    faster, and its result the same.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
@@ -193,7 +197,7 @@ def condition(
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
-    system = System(gp.kernel, X, gp.noise)
+    system = System(gp.kernel, X, gp.noise).kept(keep_bytes)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
     targets = _beside(_mean_targets(y, gp), _sample_targets(system, prior, noise_key))
     local = local or solver.counts_on(system)

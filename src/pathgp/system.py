@@ -1,12 +1,17 @@
 """The linear system (K + Σ) W = B: the only place that knows tiles and precision."""
 
+import logging
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pathgp.kernels import Kernel
-from pathgp.tiles import TILE, tiled_product
+from pathgp.tiles import TILE, map_rows, tiled_product
+
+logger = logging.getLogger("pathgp")
 
 
 class Targets(eqx.Module):
@@ -45,6 +50,16 @@ class System(eqx.Module):
     X: Float[Array, "N d"]
     noise: Float[Array, "..."]
     tile: tuple[int, int] = eqx.field(static=True, default=TILE)
+    K: Float[Array, "N N"] | None = None
+    """The kernel matrix, where it is kept instead of being computed for every product."""
+
+    def kept(self, max_bytes: int) -> "System":
+        """The same system with K kept, if it takes at most `max_bytes`; says so in the log."""
+        need = self.size**2 * self.X.dtype.itemsize
+        if need > max_bytes:
+            return self
+        logger.info("System keeps K: %.2f GB of the %.2f GB that it may take.", need / 1e9, max_bytes / 1e9)
+        return System(self.kernel, self.X, self.noise, self.tile, _matrix(self.kernel, self.X, self.tile[0]))
 
     @property
     def size(self) -> int:
@@ -67,10 +82,14 @@ class System(eqx.Module):
 
     def rows(self, index: Int[Array, "b"], V: Float[Array, "N s"]) -> Float[Array, "b s"]:
         """(K V)_B for the rows B."""
+        if self.K is not None:
+            return self.K[index] @ V
         return tiled_product(self.kernel, self.X[index], self.X, V, self.tile)
 
     def columns(self, index: Int[Array, "b"], V: Float[Array, "b s"]) -> Float[Array, "N s"]:
         """K_{X,B} V for the columns B."""
+        if self.K is not None:
+            return self.K[index].T @ V
         return tiled_product(self.kernel, self.X, self.X[index], V, self.tile)
 
     def block(self, index: Int[Array, "b"]) -> Float[Array, "b b"]:
@@ -86,4 +105,10 @@ class System(eqx.Module):
 
 @jax.jit
 def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
-    return tiled_product(system.kernel, system.X, system.X, V, system.tile) + system.noise_diagonal[:, None] * V
+    KV = tiled_product(system.kernel, system.X, system.X, V, system.tile) if system.K is None else system.K @ V
+    return KV + system.noise_diagonal[:, None] * V
+
+
+@partial(jax.jit, static_argnames="rows")
+def _matrix(kernel: Kernel, X: Float[Array, "N d"], rows: int) -> Float[Array, "N N"]:
+    return map_rows(lambda tile: kernel(tile, X), X, rows)

@@ -54,7 +54,9 @@ def test_a_peer_that_is_not_there_or_fails_is_a_line(monkeypatch):
 def main_arguments():
     import argparse
 
-    return argparse.Namespace(dataset="synthetic", split=0, n=100, noise=None, timeout=1.0)
+    return argparse.Namespace(
+        dataset="synthetic", split=0, n=100, noise=None, hyperparameters=None, test_rows=None, timeout=1.0
+    )
 
 
 @pytest.mark.parametrize(

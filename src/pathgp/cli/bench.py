@@ -10,8 +10,9 @@ import sys
 from datetime import date
 from typing import Any
 
+from pathgp import datasets
 from pathgp.checks import at_least
-from pathgp.experiments import contest, product, throughput
+from pathgp.experiments import contest, learning, product, throughput
 from pathgp.experiments.peers import PEERS
 from pathgp.files import write_atomically
 
@@ -29,11 +30,18 @@ def add_to(commands: Any) -> None:
     solve.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
     solve.add_argument("--split", type=int, default=0, help="which test split, from 0")
     solve.add_argument("--noise", type=float, help="this noise variance instead of the published one")
+    solve.add_argument("--hyperparameters", type=pathlib.Path, help="a JSON file, as `pathgp bench learn` writes it")
+    solve.add_argument("--test-rows", type=int, help="the first so many test rows alone")
     solve.add_argument("--only", nargs="+", choices=sorted(contest.CONTESTANTS), help="run these alone")
     solve.add_argument("--timeout", type=float, default=900.0, help="seconds after which a contestant is stopped")
     solve.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
     solve.add_argument("--plot", type=pathlib.Path, help="also draw error against time to this PNG file")
     solve.set_defaults(run=bench_solve)
+    learn = benchmarks.add_parser("learn", help="hyperparameters from default starting values")
+    learn.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    learn.add_argument("--no-test", action="store_true", help="do not judge them on the test rows")
+    learn.add_argument("--out", type=pathlib.Path, help="also write them and the figures to this JSON file")
+    learn.set_defaults(run=bench_learn)
     predict = benchmarks.add_parser("predict", help="points a second: mean, variance and 64 samples")
     predict.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
     predict.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
@@ -52,7 +60,8 @@ def bench_kernel(arguments: argparse.Namespace) -> None:
 def bench_solve(arguments: argparse.Namespace) -> None:
     """Runs each contestant in a process of its own, one after the other, and prints the table."""
     # What is wrong with the input is said before any work.
-    data, _ = contest.problem(arguments.dataset, arguments.n, arguments.split, arguments.noise)
+    a = arguments
+    data, _ = contest.problem(a.dataset, a.n, a.split, a.noise, a.hyperparameters, a.test_rows)
     names = arguments.only or list(contest.CONTESTANTS)
     results = []
     print(f"{arguments.dataset}, {len(data.X)} training rows, {data.X.shape[1]} inputs, {len(data.X_test)} test rows")
@@ -80,10 +89,23 @@ def bench_predict(arguments: argparse.Namespace) -> None:
     _store(arguments.out, {"benchmark": "predict", **figures})
 
 
+def bench_learn(arguments: argparse.Namespace) -> None:
+    """Learns hyperparameters, judges them on the test rows, and stores them for `bench solve`."""
+    data = datasets.synthetic(10_000) if arguments.dataset == "synthetic" else datasets.load(arguments.dataset)
+    gp, figures = learning.learn(data)
+    if not arguments.no_test:
+        figures |= learning.judge(data, gp)
+    figures |= {"dataset": arguments.dataset, "rows": len(data.X), "gigabytes": contest.peak_gigabytes()}
+    print(json.dumps(figures))
+    _store(arguments.out, {"benchmark": "learn", **figures, **learning.as_published(gp)})
+
+
 def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     command = [sys.executable, "-m", "pathgp.experiments.contest", name, "--dataset", arguments.dataset]
     command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
-    command += [] if arguments.noise is None else ["--noise", str(arguments.noise)]
+    for option in ("noise", "hyperparameters", "test_rows"):
+        value = getattr(arguments, option)
+        command += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
     except subprocess.TimeoutExpired:

@@ -133,7 +133,8 @@ def _gpytorch_model(data: Dataset, gp: GP, dtype: Any) -> Any:
 
     class Exact(gpytorch.models.ExactGP):
         def __init__(self) -> None:
-            likelihood = gpytorch.likelihoods.GaussianLikelihood()
+            smallest = gpytorch.constraints.GreaterThan(1e-8)
+            likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=smallest)
             super().__init__(torch.tensor(data.X, dtype=dtype), torch.tensor(data.y, dtype=dtype), likelihood)
             likelihood.noise = float(gp.noise)
             self.mean, self.kernel = gpytorch.means.ZeroMean(), _torch_kernel(gp)

@@ -2,7 +2,7 @@
 
 512 x 16384 entries, 18 inputs, Matérn-3/2. They take turns of several runs each, and a ratio is that of the medians.
 The tiled product is compiled as the solvers compile it, with wide vectors; the naive one both with `jax.jit` as it is
-and with wide vectors too.
+and with wide vectors too. KeOps joins in where it is installed.
 """
 
 import time
@@ -33,6 +33,7 @@ class Row(NamedTuple):
     ratio: float
     ratio_wide: float
     giga_entries_per_second: float
+    keops_ms: float | None = None
 
 
 def naive(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]) -> Float[Array, "n s"]:
@@ -56,8 +57,26 @@ def run(columns: tuple[int, ...] = (1, 64), rounds: int = ROUNDS) -> list[Row]:
         turns = [[[_seconds(f, A, X, V) for _ in range(TURN)] for f in contestants] for _ in range(rounds)]
         plain, wide, fast = np.median(np.array(turns), axis=(0, 2))
         rate = ROWS * POINTS / fast / 1e9
-        rows.append(Row(s, 1e3 * plain, 1e3 * wide, 1e3 * fast, plain / fast, wide / fast, rate))
+        rows.append(Row(s, 1e3 * plain, 1e3 * wide, 1e3 * fast, plain / fast, wide / fast, rate, _keops_ms(A, X, V)))
     return rows
+
+
+def _keops_ms(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]) -> float | None:
+    """The median of KeOps' time for the same product, in turns of its own; None where it is not installed."""
+    try:
+        from pykeops.numpy import LazyTensor  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError:
+        return None
+    a, x, v = (np.ascontiguousarray(M) for M in (A, X, V))
+    r = (3 * ((LazyTensor(a[:, None]) - LazyTensor(x[None])) ** 2).sum(-1)).sqrt()
+    K = (1 + r) * (-r).exp()
+    np.testing.assert_allclose(K @ v, naive(A, X, V), rtol=1e-2, atol=1e-2)
+    times = []
+    for _ in range(TURN):
+        start = time.perf_counter()
+        _ = K @ v
+        times.append(time.perf_counter() - start)
+    return 1e3 * float(np.median(times))
 
 
 def _seconds(f: Callable[..., Array], *arguments: Array) -> float:
@@ -71,9 +90,10 @@ def table(rows: list[Row]) -> str:
     head = (
         f"{'columns':>8} {'naive ms':>9} {'wide ms':>8} {'tiled ms':>9} {'ratio':>6} {'to wide':>8} {'G entries/s':>12}"
     )
+    keops = lambda r: "" if r.keops_ms is None else f" KeOps {r.keops_ms:.1f} ms"
     lines = [
         f"{r.columns:8d} {r.naive_ms:9.1f} {r.naive_wide_ms:8.1f} {r.tiled_ms:9.1f} {r.ratio:6.2f} {r.ratio_wide:8.2f} "
-        f"{r.giga_entries_per_second:12.2f}"
+        f"{r.giga_entries_per_second:12.2f}{keops(r)}"
         for r in rows
     ]
     return "\n".join([head, *lines])

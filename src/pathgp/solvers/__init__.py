@@ -13,6 +13,9 @@ from pathgp.solvers.base import (
 )
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.inducing import InducingCholesky
+from pathgp.solvers.inducing_cg import InducingCG
+from pathgp.solvers.inducing_sgd import InducingSGD
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
@@ -28,6 +31,9 @@ __all__ = [
     "ConvergenceWarning",
     "DivergenceError",
     "Every",
+    "InducingCG",
+    "InducingCholesky",
+    "InducingSGD",
     "Info",
     "Iterative",
     "Snapshot",

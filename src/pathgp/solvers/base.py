@@ -141,6 +141,10 @@ class Iterative(Solver):
     def schedule(self, system: System) -> tuple[int, int, float]:
         """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
 
+    def support(self, system: System) -> Float[Array, "M d"]:
+        """The points that the weights belong to: the rows of the data."""
+        return system.X
+
     def solve(
         self,
         system: System,
@@ -153,6 +157,7 @@ class Iterative(Solver):
     ) -> Solution:
         """Steps until every column has converged, or the steps or the seconds are used up."""
         clock = time.perf_counter()
+        points = self.support(system)
         last, check, passes = self.schedule(system)
         plan_key, start_key = jax.random.split(key)
         method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
@@ -193,7 +198,7 @@ class Iterative(Solver):
         seconds = time.perf_counter() - clock
         info = Info(type(self).__name__, done, done * passes, seconds, self.tolerance, relative, converged)
         warn_unless_converged(info)
-        return Solution(system.X, weights, residual, info)
+        return Solution(points, weights, residual, info)
 
     def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
         if not bool(jnp.all(jnp.isfinite(relative))):

@@ -25,6 +25,7 @@ class _Plan(eqx.Module):
     noise: Float[Array, "P"]
     valid: Bool[Array, "P"]
     order: Int[Array, "N"]
+    padded: Int[Array, "P"]
     inverse_factors: Float[Array, "k b b"] | None
     probes: "_Probes | None"
 
@@ -109,7 +110,7 @@ class SAP(Iterative):
         padded = jnp.pad(order, (0, number * size - system.size), mode="edge")
         valid = jnp.arange(number * size) < system.size
         probes = None if self.local is None else _probes(self.local, system, order)
-        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, None, probes)
+        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, padded, None, probes)
         if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
             return plan
         factors = jax.lax.map(lambda i: self._inverse_factor(plan, system, i * size, size), jnp.arange(number))
@@ -184,7 +185,11 @@ class SAP(Iterative):
             factor = plan.inverse_factors[start // size]
         d = factor.T @ (factor @ jax.lax.dynamic_slice_in_dim(r, start, size))
         X_B = jax.lax.dynamic_slice_in_dim(plan.X, start, size)
-        Hd = tiled_product(system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
+        if system.K is None:
+            Hd = tiled_product(system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
+        else:
+            rows = jax.lax.dynamic_slice_in_dim(plan.padded, start, size)
+            Hd = system.columns(rows, d)[plan.padded] * plan.valid[:, None]
         noise = jax.lax.dynamic_slice_in_dim(plan.noise, start, size)[:, None]
         Hd_B = jax.lax.dynamic_slice_in_dim(Hd, start, size) + noise * d
         return d, jax.lax.dynamic_update_slice_in_dim(Hd, Hd_B, start, 0)

@@ -1,0 +1,45 @@
+"""Hyperparameters learned on a data set, and the predictions that they give: `pathgp bench learn`."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pathgp.datasets import Dataset
+from pathgp.experiments.scores import scores
+from pathgp.gp import GP, condition
+from pathgp.kernels import Matern32
+from pathgp.likelihood import Method, NearestNeighbour, default_gp, fit_hyperparameters
+
+
+def learn(data: Dataset, method: Method = NearestNeighbour()) -> tuple[GP, dict[str, Any]]:  # noqa: B008
+    """From default starting values; the process, and what learning took."""
+    start = time.perf_counter()
+    gp, trace = fit_hyperparameters(
+        default_gp(data.X, data.y), data.X, data.y, key=jax.random.key(0), method=method, progress=True
+    )
+    seconds = time.perf_counter() - start
+    loss = float(np.mean(trace.loss[-30:]))
+    return gp, {"learn_seconds": seconds, "loss": loss, "left_out": trace.left_out}
+
+
+def judge(data: Dataset, gp: GP) -> dict[str, Any]:
+    """Test RMSE and NLL of the posterior on all rows."""
+    start = time.perf_counter()
+    posterior = condition(gp, data.X, data.y, key=jax.random.key(0))
+    mean, variance = jax.block_until_ready(posterior.predict(data.X_test))
+    found = scores(data, np.asarray(mean), np.asarray(variance) + float(jnp.mean(gp.noise)))
+    return {"seconds": time.perf_counter() - start, "reason": posterior.info.reason, **found}
+
+
+def as_published(gp: GP) -> dict[str, Any]:
+    """In the layout of the published hyperparameters: standard deviations, not variances."""
+    assert isinstance(gp.kernel, Matern32)
+    return {
+        "length_scale": np.asarray(gp.kernel.lengthscale, dtype=float).tolist(),
+        "signal_scale": float(jnp.sqrt(gp.kernel.variance)),
+        "noise_scale": float(jnp.sqrt(gp.noise)),
+        "mean": float(gp.mean),
+    }

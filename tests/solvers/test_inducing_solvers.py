@@ -1,0 +1,135 @@
+"""Solvers on inducing points against the closed form in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import exact, prediction_error, problem
+
+from pathgp import GP, condition
+from pathgp.functions import Canonical
+from pathgp.kernels import Matern32
+from pathgp.solvers import SGD, InducingCG, InducingCholesky, InducingSGD
+from pathgp.system import Targets
+
+
+def matern32(A, B):
+    r = np.sqrt(3 * np.maximum(0, np.sum((A[:, None] - B[None]) ** 2, axis=-1)))
+    return (1 + r) * np.exp(-r)
+
+
+def closed_form(system, targets, z):
+    """K_Xz (K_zz + K_zX Σ⁻¹ K_Xz)⁻¹ K_zX Σ⁻¹ B, predictions at the data, in float64 through K_zz^−½."""
+    X, z = np.asarray(system.X, dtype=np.float64), np.asarray(z, dtype=np.float64)
+    precision = 1 / np.asarray(system.noise_diagonal, dtype=np.float64)
+    L = np.linalg.cholesky(matern32(z, z) + 1e-10 * np.eye(len(z)))
+    A = np.linalg.solve(L, matern32(z, X)) * np.sqrt(precision)
+    inner = np.linalg.solve(np.eye(len(z)) + A @ A.T, A @ (np.sqrt(precision)[:, None] * np.asarray(targets.total)))
+    return (A / np.sqrt(precision)).T @ inner
+
+
+def error(system, solution, truth):
+    fitted = np.asarray(Canonical(system.kernel, solution.points)(system.X) @ solution.weights)
+    return np.linalg.norm(fitted - truth, axis=0) / np.linalg.norm(truth, axis=0)
+
+
+@pytest.mark.parametrize("M", [50, 300])
+@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("make", [InducingCholesky, InducingCG])
+def test_the_direct_and_the_deterministic_solver_agree_with_the_closed_form(key, make, M, uneven):
+    system, targets = problem(N=2000, uneven=uneven)
+    z = system.X[:: 2000 // M][:M]
+    solution = make(z).solve(system, targets, key=key)
+    assert error(system, solution, closed_form(system, targets, z)).max() < 0.003
+    assert bool(jnp.all(solution.info.converged))
+    assert solution.points.shape == (M, 3)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_gradient_descent_comes_near_the_closed_form(key, uneven):
+    system, targets = problem(N=2000, uneven=uneven)
+    z = system.X[::20]
+    truth = closed_form(system, targets, z)
+    few, many = (
+        error(system, InducingSGD(z, steps, SGD(batch_size=256), tolerance=0).solve(system, targets, key=key), truth)
+        for steps in (300, 6000)
+    )
+    assert many[0] < 0.1  # the mean, with the larger learning rate
+    assert many.max() < 0.2
+    assert np.all(many < 0.6 * few)
+
+
+def test_the_stochastic_gradient_has_the_mean_of_the_exact_one(x64, key):
+    system, targets = problem(N=60, uneven=True)
+    z = system.X[:15] + 0.1
+    solver = InducingSGD(z, descent=SGD(batch_size=20, num_features=2000))
+    plan = solver.prepare(system, targets, key)
+    v = jax.random.normal(key, (15, 4))
+    K_zX, K_zz = matern32(np.asarray(z), np.asarray(system.X)), matern32(np.asarray(z), np.asarray(z))
+    precision = 1 / np.asarray(system.noise_diagonal)[:, None]
+    whole = K_zX @ (precision * (K_zX.T @ np.asarray(v) - np.asarray(targets.total))) + K_zz @ np.asarray(v)
+    expected = float(system.mean_noise) * whole / 60
+    batches = jnp.arange(60).reshape(3, 20)
+    keys = jax.random.split(key, 30)
+    draw = jax.jit(lambda batch, k: solver.gradient(plan, system, targets, v, batch, k))
+    average = np.mean([draw(batch, k) for batch in batches for k in keys], axis=0)
+    np.testing.assert_allclose(average, expected, atol=0.02 * np.abs(expected).max())
+
+
+def test_with_the_data_for_points_it_is_the_exact_posterior(key):
+    system, targets = problem(N=400)
+    K, truth = exact(system, targets)
+    for solver in (InducingCholesky(system.X), InducingCG(system.X, tolerance=1e-4)):
+        solution = solver.solve(system, targets, key=key)
+        assert prediction_error(K, solution.weights, truth).max() < 0.01
+
+
+@pytest.mark.parametrize("make", [InducingCholesky, InducingCG, lambda z: InducingSGD(z, steps=300)])
+def test_condition_takes_them_and_far_away_a_sample_is_its_prior_draw(key, make):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(500, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=500)
+    posterior = condition(GP(Matern32(1.0), noise=0.01), X, y, solver=make(X[:60]), num_samples=4, key=key)
+    far = jnp.array([[50.0, 60.0]])
+    np.testing.assert_allclose(posterior.samples(far), posterior.prior(far), atol=1e-4)
+    more = posterior.with_samples(2, key=key)
+    assert more.samples(far).shape == (1, 6)
+    assert posterior.info.relative_residual.shape == (5,)
+
+
+def test_repeated_points_and_a_single_one(key):
+    system, targets = problem(N=300)
+    for z in (jnp.repeat(system.X[:20], 3, axis=0), system.X[:1]):
+        for make in (InducingCholesky, InducingCG):
+            weights = make(z).solve(system, targets, key=key).weights
+            assert bool(jnp.all(jnp.isfinite(weights)))
+
+
+def test_a_warm_start_goes_on_where_it_was(key):
+    system, targets = problem(N=1000)
+    z = system.X[::10]
+    first = InducingCG(z, tolerance=1e-4).solve(system, targets, key=key)
+    again = InducingCG(z, tolerance=1e-3).solve(system, targets, key=key, init=first.weights)
+    assert again.info.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("points", "sentence"),
+    [
+        (np.zeros((3, 2)), "inducing points have 2 inputs, but the data have 3"),
+        (np.full((3, 3), np.nan), "points has NaN or infinite entries"),
+        (np.zeros((0, 3)), "points is empty"),
+    ],
+)
+def test_bad_points_are_refused(key, points, sentence):
+    system, targets = problem(N=50)
+    for make in (InducingCholesky, InducingCG, InducingSGD):
+        with pytest.raises(ValueError, match=sentence):
+            make(points).solve(system, targets, key=key)
+
+
+def test_a_column_of_zeros_gives_zero(key):
+    system, targets = problem(N=200)
+    zero = Targets(0 * targets.signal, 0 * targets.noise)
+    for make in (InducingCholesky, InducingCG):
+        assert float(jnp.max(jnp.abs(make(system.X[:30]).solve(system, zero, key=key).weights))) == 0
