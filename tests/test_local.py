@@ -16,7 +16,7 @@ from problems import problem
 from pathgp import GP, Local, condition, gp, neighbours
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import RBF, Matern32, Tanimoto
-from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
+from pathgp.solvers import SAP, Auto, Cholesky, InducingCholesky, SubsetOfData
 from pathgp.solvers import auto as auto_module
 from pathgp.system import System, Targets
 
@@ -333,3 +333,58 @@ def test_a_system_with_one_noise_for_each_row(setting):
     X_c, noise = system.X[c[0]], np.linspace(0.01, 1.0, 1000)[np.asarray(c[0])]
     expected = np.linalg.solve(matern32(X_c, X_c) + np.diag(noise), matern32(X_c, x[:1])[:, 0])
     np.testing.assert_allclose(a[0], expected, atol=2e-4)
+
+
+def test_an_update_across_the_exact_sizes_is_finished_too(monkeypatch):
+    monkeypatch.setattr(auto_module, "EXACT_ROWS", 300)
+    rng = np.random.default_rng(7)
+    X = rng.uniform(-2, 2, size=(500, 2))
+    y = np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=500)
+    x = jnp.asarray(rng.uniform(-2, 2, size=(30, 2)), dtype=float)
+    process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
+    updated = condition(process, X[:300], y[:300], num_samples=2, key=key).update(X[300:], y[300:], key=key)
+    assert updated.local is not None
+    assert updated.finish is not None
+    exact = condition(process, X, y, num_samples=2, key=key, solver=Cholesky())
+    assert float(jnp.max(jnp.abs(updated.mean(x) - exact.mean(x)))) < 0.03
+
+
+def test_new_samples_on_a_subset_belong_to_the_same_rows():
+    rng = np.random.default_rng(6)
+    X = rng.uniform(-2, 2, size=(400, 2))
+    y = np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=400)
+    x = jnp.asarray(rng.uniform(-2, 2, size=(50, 2)), dtype=float)
+    process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
+    some = condition(process, X, y, solver=SubsetOfData(rows=80), local=Local(), num_samples=1, key=key)
+    more = some.with_samples(400, key=jax.random.key(5))
+    exact = condition(process, X, y, solver=Cholesky(), num_samples=1, key=key)
+    exact_more = exact.with_samples(400, key=jax.random.key(5))
+    np.testing.assert_allclose(more.deviations(x)[:, 1:], exact_more.deviations(x)[:, 1:], atol=0.15)
+
+
+def test_a_solver_that_settles_by_it_gets_it(posterior):
+    solver = SAP(passes=1, block_size=128, averaging=None, local=Local(30))
+    made = condition(
+        posterior.gp,
+        posterior.system.X,
+        posterior.targets.signal[:, 0],
+        solver=solver,
+        num_samples=1,
+        key=jax.random.key(0),
+    )
+    assert made.local == Local(30)
+    assert made.finish is not None
+    assert Auto().counting_on(Local(30)).local == Local(30)
+
+
+def test_inducing_points_refuse_it(posterior):
+    X = posterior.system.X
+    with pytest.raises(ValueError, match="local cannot finish what InducingCholesky leaves"):
+        condition(posterior.gp, X, X[:, 0], solver=InducingCholesky(X[:20]), local=Local(), key=jax.random.key(0))
+
+
+def test_a_single_neighbour_is_kriging_from_it(setting):
+    system, x = setting
+    a, c = Local(neighbours=1).projection(system).coefficients(x[:5])
+    expected = [matern32(system.X[c[i]], x[i : i + 1])[0, 0] / 1.05 for i in range(5)]
+    np.testing.assert_allclose(a[:, 0], expected, rtol=1e-4)

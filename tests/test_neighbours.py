@@ -37,8 +37,8 @@ def test_the_nearest_are_found_in_order_and_each_row_once(kind, make):
     rows = np.asarray(make(jnp.asarray(points)).nearest(jnp.asarray(queries), 70))
     assert all(len(set(row)) == 70 for row in rows)
     found, truth = distances(points, queries, rows), brute_force(points, queries, 70)
-    np.testing.assert_allclose(np.sort(found, axis=1), truth, rtol=1e-3, atol=1e-3)
-    assert np.all(np.diff(found, axis=1) > -2e-3 * (1 + truth[:, 1:]))
+    np.testing.assert_allclose(np.sort(found, axis=1), truth, rtol=1e-4)
+    assert np.all(np.diff(found, axis=1) > -1e-4 * truth[:, 1:])
 
 
 @pytest.mark.parametrize("num", [1, 33])

@@ -19,6 +19,9 @@ from pathgp.system import System, Targets
 
 Columns = TypeVar("Columns")
 
+MORE_SAMPLES, MORE_DATA = 1, 2
+"""So that a key which was given to `condition` already draws something else."""
+
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
 
@@ -65,13 +68,17 @@ class Posterior(eqx.Module):
     @property
     def _update(self) -> Function:
         """What the data add: k(·, points) W, the column of the mean first, then those of the prior draws."""
-        canonical = Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
-        return canonical if self.finish is None else canonical + self.finish
+        return self._columns(slice(None))
+
+    def _columns(self, index: int | slice) -> Function:
+        """Some columns of the update: picked before anything is put together, since all of them are large."""
+        canonical = Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)[index]
+        return canonical if self.finish is None else canonical + self.finish[index]
 
     @property
     def mean(self) -> Function:
         """The posterior mean: `mean(x)` has shape (n,)."""
-        return self._update[0] + Function(Constant(), self.gp.mean[None])
+        return self._columns(0) + Function(Constant(), self.gp.mean[None])
 
     @property
     def deviations(self) -> Function:
@@ -81,15 +88,14 @@ class Posterior(eqx.Module):
                 "this posterior has no samples: condition with num_samples of at least 1, or add some with "
                 "`posterior.with_samples(num, key=key)`."
             )
-        return self.prior - self._update[1:]
+        return self.prior - self._columns(slice(1, None))
 
     @property
     def samples(self) -> Function:
         """The posterior samples: `samples(x)` has shape (n, samples)."""
-        deviations = self.deviations
-        mean_part = jnp.zeros_like(deviations.weights).at[self.prior.features.num :].set(self._update.weights[:, :1])
-        both = Function(deviations.features, deviations.weights + mean_part)
-        return both + Function(Constant(), self.gp.mean[None])
+        deviations, mean = self.deviations, self._columns(0).weights
+        weights = deviations.weights.at[self.prior.features.num :].add(mean[:, None])
+        return Function(deviations.features, weights) + Function(Constant(), self.gp.mean[None])
 
     def sample(self, index: int) -> Function:
         """One posterior sample: `sample(i)(x)` has shape (n,)."""
@@ -112,9 +118,10 @@ class Posterior(eqx.Module):
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
-        draw_key, noise_key = jax.random.split(key)
+        draw_key, noise_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES))
         prior = _draw(self.prior.features, num, draw_key)
         targets = _sample_targets(self.system, prior, noise_key)
+        # The same key as before: a solver on a random subset must take the same one.
         solution = self.solver.solve(self.system, targets, key=self.key, progress=progress)
         finish = self.finish
         if finish is not None:
@@ -140,24 +147,27 @@ class Posterior(eqx.Module):
         noise: Shaped[ArrayLike, "..."] | None = None,
         progress: bool = False,
     ) -> "Posterior":
-        """The posterior given more data, solved again from the present weights.
+        """The posterior given more data, solved again from the present weights, in tiles.
 
         Where the present noise is one variance for each row, `noise` gives those of the new rows.
         """
         X, y = check_data(X_new, y_new, "X_new", "y_new", self.system.X.shape[1])
         new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
-        noise_key, solve_key = jax.random.split(key)
+        noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
         new = System(self.gp.kernel, X, new_gp.noise)
         targets = _beside(_mean_targets(y, self.gp), _sample_targets(new, self.prior, noise_key))
         all_targets = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), self.targets, targets)
         all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
         gp = GP(self.gp.kernel, all_noise, self.gp.mean)
         system = System(gp.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
-        every = _on_every_row(self.solution, self.system)
-        init = jnp.pad(self.solution.weights, ((0, X.shape[0]), (0, 0))) if every else None
+        init = None  # other rows of a larger set give no start
+        if self.solution.rows is None:
+            new_weights = self.solver.support(system).shape[0] - self.solution.weights.shape[0]
+            init = jnp.pad(self.solution.weights, ((0, new_weights), (0, 0)))
+        local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
-        finish = _finish(self.local, system, all_targets, solution)
-        return Posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, self.local, finish)
+        finish = _finish(local, system, all_targets, solution)
+        return Posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local, finish)
 
 
 def condition(
@@ -200,9 +210,10 @@ def condition(
     system = System(gp.kernel, X, gp.noise).kept(keep_bytes)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
     targets = _beside(_mean_targets(y, gp), _sample_targets(system, prior, noise_key))
-    local = local or solver.counts_on(system)
     if local is not None:
+        solver = solver.counting_on(local)
         system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
+    local = local or solver.counts_on(system)
     solution = solver.solve(system, targets, key=solve_key, observe=observe, progress=progress)
     finish = _finish(local, system, targets, solution)
     return Posterior(gp, system, targets, prior, solution, solver, solve_key, local, finish)
@@ -253,19 +264,13 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     """
     if solution.residual is not None:
         return solution.residual
-    if _on_every_row(solution, system):
+    if solution.rows is None:
         return targets.total - system @ solution.weights
     points, w = solution.points, solution.weights
-    residual = targets.total
-    if solution.rows is not None:
-        residual = residual.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
+    residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
         return jnp.concatenate([residual, -w])
     return residual - Function(Canonical(system.kernel, points), w)(system.X)
-
-
-def _on_every_row(solution: Solution, system: System) -> bool:
-    return solution.points.shape == system.X.shape and bool(jnp.all(solution.points == system.X))
 
 
 def _beside(left: Columns, right: Columns) -> Columns:
@@ -274,7 +279,7 @@ def _beside(left: Columns, right: Columns) -> Columns:
 
 
 def _joined(left: Solution, right: Solution) -> Solution:
-    """The columns of two solves of one system."""
+    """The columns of two solves of one system, on the same points."""
     a, b = left.info, right.info
     info = Info(
         a.solver,

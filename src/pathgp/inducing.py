@@ -1,10 +1,12 @@
 """How inducing points are chosen among the rows of the data."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 from scipy.spatial import KDTree
 
 from pathgp import checks
@@ -27,13 +29,17 @@ def k_means(
 ) -> Float[Array, "M d"]:
     """The centres of `num` clusters (scikit-learn's MiniBatchKMeans) of at most `rows` random rows.
 
-    Clusters are found in the coordinates of the kernel; a centre is the mean of the rows of its cluster.
+    Clusters are found in the coordinates of the kernel; a centre is the mean of the rows of its cluster. Where rows
+    repeat each other, there may be fewer.
     """
-    from sklearn.cluster import MiniBatchKMeans
-
+    try:
+        from sklearn.cluster import MiniBatchKMeans
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('k_means needs scikit-learn: pip install "pathgp[bench]".') from error
     X = _checked(X, num)
-    some = X[jax.random.permutation(key, X.shape[0])[: max(rows, num)]]
-    seed = int(jax.random.bits(key, (), jnp.uint32) >> 1)
+    rows_key, seed_key = jax.random.split(key)
+    some = X[jax.random.permutation(rows_key, X.shape[0])[: max(rows, num)]]
+    seed = int(jax.random.bits(seed_key, (), jnp.uint32) >> 1)
     points = np.asarray(kernel.coordinates(some))
     labels = MiniBatchKMeans(num, random_state=seed, batch_size=4096).fit(points).labels_
     counts = np.bincount(labels, minlength=num)
@@ -54,7 +60,8 @@ def eliminated(
 
     Rows are taken in random order; one that is still there is kept, and all others within `ratio` length scales of it
     are eliminated. So every row has a kept one within that radius, and no two kept ones are as near as that. Instead of
-    the ratio, the number of points can be given: the ratio is then found by bisection, to within 5 %.
+    the ratio, the number of points can be given: the ratio is then found by bisection, to within 5 % where the rows
+    allow it.
 
     Neighbours are found by SciPy's k-d tree, which is exact, so that nothing is left uncovered.
     """
@@ -67,36 +74,51 @@ def eliminated(
         _checked(X, num)
         return X[_bisected(points, order, num)]
     checks.positive(ratio or 0.0, "ratio")
-    return X[_eliminate(points, order, float(ratio or 0.0))]
+    return X[_eliminate(KDTree(points), points, order, float(ratio or 0.0))[0]]
 
 
-def _eliminate(points: np.ndarray, order: np.ndarray, radius: float, most: int | None = None) -> np.ndarray:
-    """The kept rows, in the order of the data; stops as soon as there are more than `most`."""
-    tree, alive, kept = KDTree(points), np.ones(len(points), dtype=bool), []
-    for start in range(0, len(order), 1024):
-        batch = order[start : start + 1024]
-        batch = batch[alive[batch]]
+def _eliminate(
+    tree: KDTree, points: np.ndarray, order: np.ndarray, radius: float, most: int | None = None
+) -> tuple[np.ndarray, bool]:
+    """The kept rows, in the order of the data; stops, and says so, as soon as there are more than `most`.
+
+    Neighbours are looked up for as many rows at a time as have a few million of them together.
+    """
+    alive, kept, start, batch_size = np.ones(len(points), dtype=bool), [], 0, 1
+    while start < len(order):
+        batch = order[start : start + batch_size]
+        start += batch_size
+        batch, found = batch[alive[batch]], 0
         for row, near in zip(batch, tree.query_ball_point(points[batch], radius, workers=-1), strict=True):
+            found += len(near)
             if alive[row]:
                 kept.append(row)
                 alive[near] = False
         if most is not None and len(kept) > most:
-            break
-    return np.sort(np.array(kept))
+            return np.sort(np.array(kept)), False
+        per_row = max(1, found // max(1, len(batch)))
+        batch_size = int(np.clip(FOUND // per_row, 1, 2 * batch_size if len(batch) else 1024))
+    return np.sort(np.array(kept)), True
+
+
+FOUND = 2_000_000
 
 
 def _bisected(points: np.ndarray, order: np.ndarray, num: int) -> np.ndarray:
-    low, high = 0.0, float(np.linalg.norm(points.max(axis=0) - points.min(axis=0))) or 1.0
-    kept = order[:num]
+    """An elimination that is complete, and keeps `num` rows or as near to that as was found."""
+    tree = KDTree(points)
+    high = float(np.linalg.norm(points.max(axis=0) - points.min(axis=0))) or 1.0
+    low, best = 0.0, _eliminate(tree, points, order, high)[0]
+    radius = high / 64
     for _ in range(40):
-        radius = (low + high) / 2 if low else high / 4
-        kept = _eliminate(points, order, radius, most=int(1.05 * num))
-        if abs(len(kept) - num) <= 0.05 * num:
+        kept, complete = _eliminate(tree, points, order, radius, most=int(1.05 * num) + 1)
+        if complete and abs(len(kept) - num) < abs(len(best) - num):
+            best = kept
+        if abs(len(best) - num) <= 0.05 * num:
             break
         low, high = (radius, high) if len(kept) > num else (low, radius)
-        if high - low < 1e-6 * high:
-            break
-    return kept
+        radius = (low + high) / 2 if low else high / 2
+    return best
 
 
 def greedy(
@@ -111,20 +133,20 @@ def greedy(
     return some[_pivots(kernel, some, num)]
 
 
-def _pivots(kernel: Kernel, X: Float[Array, "n d"], num: int) -> Array:
+@partial(jax.jit, static_argnames="num")
+def _pivots(kernel: Kernel, X: Float[Array, "n d"], num: int) -> Int[Array, "M"]:
     def add(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         L, variance, pivots = state
         pivot = jnp.argmax(variance)
         column = kernel(X, X[pivot][None])[:, 0] - L @ L[pivot]
-        scale = jnp.sqrt(jnp.maximum(variance[pivot], 1e-6 * first))
-        column = column / scale
+        column = column / jnp.sqrt(jnp.maximum(variance[pivot], 1e-6 * first))
         remaining = jnp.maximum(variance - column**2, 0).at[pivot].set(-1.0)
         return L.at[:, i].set(column), jnp.where(variance < 0, -1.0, remaining), pivots.at[i].set(pivot)
 
     variance = kernel.diag(X)
     first = jnp.max(variance)
     start = jnp.zeros((X.shape[0], num), X.dtype), variance, jnp.zeros(num, int)
-    return jax.jit(lambda: jax.lax.fori_loop(0, num, add, start))()[2]
+    return jax.lax.fori_loop(0, num, add, start)[2]
 
 
 def _checked(X: Shaped[ArrayLike, "..."], num: int) -> Float[Array, "N d"]:

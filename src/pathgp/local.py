@@ -71,7 +71,8 @@ class Projection(Features):
         a, c = self.coefficients(X)
         r = weights[c]
         if self.rows is not None:
-            evaluated = self.rows.apply(self.X[c].reshape(-1, self.inputs), weights[self.X.shape[0] :])
+            rows, below = self.rows, weights[self.X.shape[0] :]
+            evaluated = map_rows(lambda x: rows.apply(x, below), self.X[c].reshape(-1, self.inputs))
             r = r + evaluated.reshape(r.shape)
         return jnp.einsum("nm,nms->ns", a, r)
 
@@ -94,7 +95,7 @@ class Projection(Features):
     def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
         """u: one for the nearest, zero for the last, continuous in x since distances in order are."""
         m = difference.shape[0]
-        if self.taper == 0 or m == self.X.shape[0]:
+        if self.taper == 0 or m in (1, self.X.shape[0]):
             return jnp.ones(m, difference.dtype)
         r2 = jnp.sum(difference**2, axis=1)
         inner, edge = r2[int((1 - self.taper) * (m - 1))], r2[-1]

@@ -19,6 +19,7 @@ from pathgp.tiles import pad_rows
 LEAF, VISIT = 256, 16
 """Points in a leaf of a tree, and leaves that a search takes at a time, by measurement (`benchmarks/neighbours.py`)."""
 
+SPARE = 32
 EXHAUSTIVE_ROWS = 30_000
 TILE = 65_536
 MOST = 0.1
@@ -41,22 +42,23 @@ class Exhaustive(Neighbours):
     def nearest(self, Q: Float[Array, "n d"], num: int) -> Int[Array, "n m"]:
         """Distances in tiles, the best of each tile merged with the best so far."""
         N, d = self.points.shape
+        # The matrix product rounds, so that more are taken than asked for, and put in order by their true distances.
+        taken = min(num + SPARE, N)
         centre = jnp.mean(self.points, axis=0)
         tiles = pad_rows(self.points - centre, min(N, TILE)).reshape(-1, min(N, TILE), d)
         Q = Q - centre
 
         def merge(best: tuple[Array, Array], tile: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
             points, start = tile
-            r2 = jnp.sum(points**2, axis=1) - 2 * Q @ points.T
+            r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
             r2 = jnp.where(start + jnp.arange(points.shape[0]) < N, r2, jnp.inf)
-            nearest, place = jax.lax.top_k(-r2, min(num, points.shape[0]))
+            nearest, place = jax.lax.top_k(-r2, min(taken, points.shape[0]))
             distances = jnp.concatenate([best[0], -nearest], axis=1)
-            return _smallest(distances, jnp.concatenate([best[1], start + place], axis=1), num), None
+            return _smallest(distances, jnp.concatenate([best[1], start + place], axis=1), taken), None
 
-        none = jnp.full((Q.shape[0], num), jnp.inf, Q.dtype), jnp.zeros((Q.shape[0], num), jnp.int32)
+        none = jnp.full((Q.shape[0], taken), jnp.inf, Q.dtype), jnp.zeros((Q.shape[0], taken), jnp.int32)
         starts = jnp.arange(tiles.shape[0], dtype=jnp.int32) * tiles.shape[1]
         rows = jax.lax.scan(merge, none, (tiles, starts))[0][1]
-        # The matrix product rounds: where points are close together and far from the centre, the order is not right.
         r2 = jnp.sum((self.points[rows] - centre - Q[:, None]) ** 2, axis=-1)
         return _smallest(r2, rows, num)[1]
 

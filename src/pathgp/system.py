@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pathgp.kernels import Kernel
-from pathgp.tiles import TILE, map_rows, tiled_product
+from pathgp.tiles import TILE, tiled_product
 
 logger = logging.getLogger("pathgp")
 
@@ -111,4 +111,13 @@ def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
 
 @partial(jax.jit, static_argnames="rows")
 def _matrix(kernel: Kernel, X: Float[Array, "N d"], rows: int) -> Float[Array, "N N"]:
-    return map_rows(lambda tile: kernel(tile, X), X, rows)
+    """K, written in place a tile of rows at a time: there is never a second matrix of its size."""
+    N = X.shape[0]
+    rows = min(rows, N)
+
+    def write(i: Array, K: Float[Array, "N N"]) -> Float[Array, "N N"]:
+        start = jnp.minimum(i * rows, N - rows)
+        tile = jax.lax.dynamic_slice_in_dim(X, start, rows)
+        return jax.lax.dynamic_update_slice_in_dim(K, kernel(tile, X), start, 0)
+
+    return jax.lax.fori_loop(0, -(-N // rows), write, jnp.zeros((N, N), X.dtype))

@@ -70,7 +70,7 @@ def test_noise_that_differs_between_rows_is_scaled(key):
     X, y, _ = drawn(200, np.array([0.7]), 0.1)
     shape = np.linspace(0.5, 1.5, 200)
     gp, _ = fit_hyperparameters(GP(Matern32(1.0), noise=shape), X, y, key=key, method=Exact(steps=30))
-    np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=1e-4)
+    np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=0.01)  # but for the floor
     assert float(jnp.mean(gp.noise)) < 0.3
 
 
@@ -97,7 +97,7 @@ def test_hard_cases_end_in_finite_numbers(key, spoil):
 
 
 def test_too_many_rows_are_refused(key):
-    with pytest.raises(ValueError, match="20000 rows are more than the 12000"):
+    with pytest.raises(ValueError, match="20000 rows are more than the 10000"):
         fit_hyperparameters(GP(RBF(), 0.1), np.zeros((20_000, 1)), np.zeros(20_000), key=key, method=Exact())
 
 
@@ -154,3 +154,24 @@ def test_neighbourhoods_that_fail_are_left_out_and_counted(key, monkeypatch):
     monkeypatch.setattr(Exact, "fit", lambda *_: (_ for _ in ()).throw(ValueError("no")))
     with pytest.raises(ValueError, match="none of the 3 neighbourhoods"):
         fit_hyperparameters(default_gp(X, y), X, y, key=key, method=method)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1e4])
+def test_the_units_of_the_target_do_not_matter(key, unit):
+    X, y, _ = drawn(150, np.array([0.7]), 0.05, mean=3.0)
+    method = Exact(steps=20)
+    one = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=method)[0]
+    other = fit_hyperparameters(default_gp(X, unit * y), X, unit * y, key=key, method=method)[0]
+    np.testing.assert_allclose(other.kernel.lengthscale, one.kernel.lengthscale, rtol=0.02)
+    np.testing.assert_allclose(other.noise / unit**2, one.noise, rtol=0.02)
+    np.testing.assert_allclose(other.kernel.variance / unit**2, one.kernel.variance, rtol=0.05)
+    np.testing.assert_allclose(other.mean / unit, one.mean, atol=0.05)
+
+
+def test_neighbourhoods_scale_noise_by_one_factor(key):
+    X, y, _ = drawn(300, np.array([0.7]), 0.1)
+    shape = np.where(X[:, 0] > 0, 10.0, 1.0)
+    method = Neighbourhoods(centroids=4, size=60, steps=8)
+    gp, _ = fit_hyperparameters(GP(Matern32(1.0), noise=0.05 * shape), X, y, key=key, method=method)
+    np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=0.05)
+    assert float(jnp.max(gp.noise)) < 1.0

@@ -109,7 +109,7 @@ def test_noise_that_differs_between_rows_is_scaled(key):
     shape = np.linspace(0.5, 1.5, 200)
     method = NearestNeighbour(steps=20, neighbours=8, batch_size=64)
     gp, _ = fit_hyperparameters(GP(Matern32(1.0), noise=shape), X, y, key=key, method=method)
-    np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=1e-4)
+    np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=0.01)  # but for the floor
     assert not np.allclose(gp.noise, shape)
 
 

@@ -8,9 +8,9 @@ from problems import exact, prediction_error, problem
 
 from pathgp import GP, condition
 from pathgp.functions import Canonical
-from pathgp.kernels import Matern32
+from pathgp.kernels import RBF, Matern32
 from pathgp.solvers import SGD, InducingCG, InducingCholesky, InducingSGD
-from pathgp.system import Targets
+from pathgp.system import System, Targets
 
 
 def matern32(A, B):
@@ -133,3 +133,40 @@ def test_a_column_of_zeros_gives_zero(key):
     zero = Targets(0 * targets.signal, 0 * targets.noise)
     for make in (InducingCholesky, InducingCG):
         assert float(jnp.max(jnp.abs(make(system.X[:30]).solve(system, zero, key=key).weights))) == 0
+
+
+@pytest.mark.parametrize("make", [InducingCholesky, InducingCG])
+def test_a_smooth_kernel_and_little_noise_stay_finite(key, make):
+    system, targets = problem(N=3000, noise=1e-4)
+    smooth = System(RBF(1.5), system.X, system.noise, system.tile)
+    solution = make(system.X[:250]).solve(smooth, targets, key=key)
+    fitted = Canonical(smooth.kernel, solution.points)(smooth.X) @ solution.weights
+    assert bool(jnp.all(jnp.isfinite(fitted)))
+    assert float(jnp.sqrt(jnp.mean((fitted[:, 0] - targets.total[:, 0]) ** 2))) < 0.1
+
+
+def test_the_residual_of_gradient_descent_vanishes_at_the_solution(key):
+    system, targets = problem(N=5000)
+    z = system.X[:100]
+    solver = InducingSGD(z, steps=1, tolerance=0)
+    plan = solver.prepare(system, targets, key)
+    exact_weights = InducingCholesky(z).solve(system, targets, key=key).weights
+    state = solver.start(plan, system, targets, key, exact_weights)
+    at_the_solution, _ = solver.residual(plan, system, targets, state)
+    at_zero, _ = solver.residual(plan, system, targets, solver.start(plan, system, targets, key, None))
+    np.testing.assert_allclose(at_zero, 1, rtol=1e-4)
+    assert float(jnp.max(at_the_solution)) < 0.005
+
+
+def test_an_update_goes_on_from_the_same_points(key):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(300, 2))
+    y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=300)
+    for z in (X[:60], X):
+        posterior = condition(GP(Matern32(1.0), noise=0.1), X, y, solver=InducingCG(z), num_samples=2, key=key)
+        updated = posterior.update(X[:50] + 0.01, y[:50], key=key)
+        assert updated.solution.points.shape == z.shape
+        X_all, y_all = np.concatenate([X, X[:50] + 0.01]), np.concatenate([y, y[:50]])
+        cold = condition(GP(Matern32(1.0), noise=0.1), X_all, y_all, solver=InducingCG(z), num_samples=2, key=key)
+        assert updated.info.steps <= cold.info.steps
+        np.testing.assert_allclose(updated.mean(X[:9]), cold.mean(X[:9]), atol=0.01)

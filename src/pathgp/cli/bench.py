@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 from datetime import date
@@ -69,6 +70,10 @@ def bench_solve(arguments: argparse.Namespace) -> None:
         results.append(_contest(name, arguments))
         print(_line(results[-1]), file=sys.stderr, flush=True)
     print(table(results))
+    best = min((r["seconds"] for r in results if r["name"] in PEERS and "failed" not in r), default=None)
+    for result in results:
+        if best is not None and "failed" not in result:
+            result["ratio_to_best_peer"] = result["seconds"] / best
     description = {"dataset": arguments.dataset, "split": arguments.split, "noise": arguments.noise}
     _store(arguments.out, {"benchmark": "solve", **description, "results": results})
     if arguments.plot is not None:
@@ -114,9 +119,16 @@ def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"name": name, "failed": f"crashed with signal {-run.returncode}"}
     if run.returncode > 0:
         reason = run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"exit code {run.returncode}"
-        missing = "ModuleNotFoundError" in reason
-        return {"name": name, "failed": f"not installed ({reason.split(': ')[-1]})" if missing else reason}
+        return {"name": name, "failed": _in_short(reason)}
     return json.loads(run.stdout.splitlines()[-1])
+
+
+def _in_short(reason: str) -> str:
+    """The last line of a traceback, where it is long or a peer is missing, in a few words."""
+    if "ModuleNotFoundError" in reason:
+        return f"not installed ({reason.split(': ')[-1]})"
+    asked = re.search(r"tried to allocate (\d+) bytes", reason)
+    return f"out of memory (asked for {int(asked[1]) / 1e9:.0f} GB)" if asked else reason
 
 
 def table(results: list[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ of JSON. A process of its own, because memory is measured, and because a peer th
 """
 
 import argparse
+import importlib
 import json
 import pathlib
 import re
@@ -20,7 +21,7 @@ import numpy as np
 
 from pathgp import datasets, metrics
 from pathgp.datasets import Dataset
-from pathgp.experiments.peers import NUM_SAMPLES, PEERS
+from pathgp.experiments.peers import MODULES, NUM_SAMPLES, PEERS
 from pathgp.experiments.scores import Result, scores
 from pathgp.functions import Canonical, Function
 from pathgp.gp import GP, condition
@@ -101,7 +102,9 @@ def problem(
             gp = datasets.read_gp(json.loads(hyperparameters.read_text()))
         X, y, X_test, y_test = whole.X[:n], whole.y[:n], whole.X_test[:test_rows], whole.y_test[:test_rows]
         data = Dataset(dataset, X, y, X_test, y_test)
-    return data, gp if noise is None else GP(gp.kernel, noise, gp.mean)
+    # Without its mean, so that contestants which know of none are given the same problem.
+    centred = data._replace(y=data.y - float(gp.mean), y_test=data.y_test - float(gp.mean))
+    return centred, GP(gp.kernel, gp.noise if noise is None else noise)
 
 
 def peak_gigabytes() -> float:
@@ -122,6 +125,8 @@ def main() -> None:
     parser.add_argument("--test-rows", type=int, default=None)
     a = parser.parse_args()
     data, gp = problem(a.dataset, a.n, a.split, a.noise, a.hyperparameters, a.test_rows)
+    if a.name in MODULES:
+        importlib.import_module(MODULES[a.name])
     before = peak_gigabytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -168,6 +168,15 @@ def _variance(gp: GP) -> float:
     return float(gp.kernel.variance)
 
 
+MODULES = {
+    "sklearn": "sklearn.gaussian_process",
+    "gpytorch": "gpytorch",
+    "botorch": "botorch",
+    "gpboost-100": "gpboost",
+    "gpboost-200": "gpboost",
+}
+"""What a peer imports: before its memory is measured, as JAX is."""
+
 PEERS: dict[str, Callable[[Dataset, GP], Result]] = {
     "scipy-float64": scipy_cholesky(np.float64),
     "scipy-float32": scipy_cholesky(np.float32),

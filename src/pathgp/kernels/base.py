@@ -48,11 +48,15 @@ class Kernel(eqx.Module):
             raise ValueError(f"num must be even, since features are pairs of a sine and a cosine, but it is {num}.")
         return Fourier(*self.spectrum(key, num // 2, dim))
 
+    def scaled(self, factor: Float[Array, ""]) -> "Kernel":
+        """factor · k: the covariance of a function in other units."""
+        raise TypeError(f"{type(self).__name__} does not say what it is in other units: define `scaled`.")
+
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """X in coordinates whose Euclidean distance tells how strongly points are correlated, to find neighbours by."""
         raise TypeError(
-            f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, so "
-            "`local` cannot be used with it: leave it out."
+            f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, "
+            "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it."
         )
 
     def __add__(self, other: "Kernel") -> "Sum":
@@ -75,6 +79,10 @@ class Sum(Kernel):
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
         """k₁(x, x) + k₂(x, x)."""
         return self.left.diag(X) + self.right.diag(X)
+
+    def scaled(self, factor: Float[Array, ""]) -> "Sum":
+        """Both of them in other units."""
+        return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Those of both kernels: near are points that are near for both."""
@@ -109,6 +117,10 @@ class Product(Kernel):
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
         """k₁(x, x) k₂(x, x)."""
         return self.left.diag(X) * self.right.diag(X)
+
+    def scaled(self, factor: Float[Array, ""]) -> "Product":
+        """One of them in other units."""
+        return Product(self.left.scaled(factor), self.right)
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Those of both kernels: near are points that are near for both."""

@@ -46,6 +46,10 @@ class Tanimoto(Kernel):
         """The variance, at every fingerprint."""
         return jnp.full(X.shape[0], self.variance)
 
+    def scaled(self, factor: Float[Array, ""]) -> "Tanimoto":
+        """factor · k, through the variance."""
+        return Tanimoto(self.variance * factor, self.max_count)
+
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> "MinHash":
         """Random signs of consistent weighted samples, see `MinHash`."""
         checks.at_least(num, 1, "num")

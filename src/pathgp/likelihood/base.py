@@ -66,10 +66,17 @@ def fit_hyperparameters(
     """The process with the hyperparameters that make the data likely, and how they were found.
 
     Starts from `gp`, see `default_gp`. The method is `NearestNeighbour()` unless another is given. Interrupted by
-    Ctrl-C, it returns the best so far, and `trace.interrupted` says so.
+    Ctrl-C, it returns the best so far, and `trace.interrupted` says so. The noise variance does not go below 10⁻⁴ of
+    the kernel's, which float32 still resolves.
     """
     from pathgp.likelihood.nearest import NearestNeighbour
 
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
-    return (method or NearestNeighbour()).fit(gp, X, y, key, progress)
+    # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
+    centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
+    start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)
+    found, trace = (method or NearestNeighbour()).fit(start, X, (y - centre) / unit, key, progress)
+    losses = [loss + float(jnp.log(unit)) for loss in trace.loss]
+    learned = GP(found.kernel.scaled(unit**2), found.noise * unit**2, centre + found.mean * unit)
+    return learned, trace._replace(loss=losses)

@@ -17,7 +17,7 @@ from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.solvers.cholesky import factorise
 
-MAX_ROWS = 12_000
+MAX_ROWS = 10_000
 RUNAWAY = 10.0
 """How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
 
@@ -26,7 +26,8 @@ class Exact(Method):
     """Minimises −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π by L-BFGS-B (SciPy), in float64.
 
     The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation a step. Starts from the process and from
-    `restarts` others, with less and less noise and other length scales; the best end is kept.
+    `restarts` others, with other length scales and a hundredth, a ten-thousandth or all of the noise; the best end is
+    kept.
     """
 
     steps: int = 100
@@ -142,7 +143,7 @@ def _matrix(p: Parameters, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
 
 
 def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]:
-    """The given start, and others with a hundredth of the noise of the one before and other length scales."""
+    """The given start, and others around it."""
     starts = [p]
     for i in range(restarts):
         leaves, structure = jax.tree.flatten(p.log_kernel)
@@ -168,6 +169,8 @@ class Neighbourhoods(Method):
     def __check_init__(self) -> None:
         for name in ("centroids", "size", "steps"):
             checks.at_least(getattr(self, name), 1, f"Neighbourhoods.{name}")
+        if self.size > MAX_ROWS:
+            raise ValueError(f"Neighbourhoods.size must be at most {MAX_ROWS}, but it is {self.size}.")
 
     def fit(
         self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
@@ -195,7 +198,8 @@ class Neighbourhoods(Method):
                 continue
             losses += trace.loss[-1:]
             seconds.append(time.perf_counter() - clock)
-            p = parameters(GP(found.kernel, jnp.mean(found.noise), found.mean))
+            factor = jnp.ravel(found.noise)[0] / jnp.ravel(noise)[0]
+            p = parameters(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))
             q = parameters(GP(gp.kernel, jnp.mean(gp.noise), gp.mean))
             distance = jnp.max(jnp.abs(ravel_pytree(p.log_kernel)[0] - ravel_pytree(q.log_kernel)[0]))
             if bool(distance < RUNAWAY - 1e-3) and bool(jnp.isfinite(variance(found.kernel))):

@@ -13,8 +13,8 @@ from pathgp import checks
 from pathgp.gp import GP
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.parameters import Parameters, learned, parameters
-from pathgp.neighbours import Neighbours, tree
-from pathgp.tiles import map_rows, pad_rows
+from pathgp.neighbours import Neighbours, search
+from pathgp.tiles import map_rows
 
 PREFIX_ROWS = 16_384
 POOL_ROWS = 4096
@@ -49,7 +49,7 @@ class NearestNeighbour(Method):
         X, y = X[order], y[order]
         p = parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean))
         optimizer = _optimizer(self.learning_rate, self.steps)
-        state = optimizer.init(eqx.filter(p, learned(p)))
+        state: Any = optimizer.init(eqx.filter(p, learned(p)))
         clock, losses, seconds, interrupted = time.perf_counter(), [], [], False
         bar = _bar(self.steps) if progress else None
         pool = None
@@ -71,8 +71,13 @@ class NearestNeighbour(Method):
         if bar is not None:
             bar.close()
         found = p.gp()
-        noise = found.noise if gp.noise.ndim == 0 else gp.noise * (found.noise[0] / gp.noise[order[0]])
-        left_out = sum(not abs(loss) < float("inf") for loss in losses)
+        noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
+        left_out = int(state.total_notfinite)
+        if losses and left_out == len(losses):
+            raise ValueError(
+                "no step of learning was finite: scale X to about one, remove rows that repeat others, or start from "
+                "more noise."
+            )
         return GP(found.kernel, noise, found.mean), Trace(losses, seconds, left_out, interrupted)
 
 
@@ -137,25 +142,29 @@ def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) 
     while end > PREFIX_ROWS:
         here = rows[(rows >= end // 2) & (rows < end)]
         if here.size:
-            pools.append(_pool(tree(points[:end]), points, here, num))
+            padded = pad_indices(here)
+            pool = _pool(search(points[:end]), points, padded, num)
+            pools.append(jax.tree.map(lambda leaf, size=here.size: leaf[:size], pool))
         end //= 2
     here = rows[rows < end]
     if here.size:
-        pools.append(Pool(here, *nearest_earlier(points[:end], here, num)))
+        pool = Pool(pad_indices(here), *nearest_earlier(points[:end], pad_indices(here), num))
+        pools.append(jax.tree.map(lambda leaf, size=here.size: leaf[:size], pool))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pools)
 
 
-def _pool(index: Neighbours, points: Float[Array, "N d"], rows: Int[Array, "b"], num: int) -> Pool:
-    # Padded to a power of two, so that few sizes are compiled.
-    near = _search(index, pad_rows(points[rows], 1 << (rows.size - 1).bit_length()), 3 * num)[: rows.size]
-    before = near < rows[:, None]
-    first = jnp.argsort(~before, axis=1, stable=True)[:, :num]  # the earlier ones, still the nearest first
-    return Pool(rows, jnp.take_along_axis(near, first, axis=1), jnp.take_along_axis(before, first, axis=1))
+def pad_indices(rows: Int[Array, "b"]) -> Int[Array, "p"]:
+    """Extended to a power of two, so that few sizes are compiled."""
+    return jnp.pad(rows, (0, (1 << (rows.size - 1).bit_length()) - rows.size), mode="edge")
 
 
 @eqx.filter_jit
-def _search(index: Neighbours, Q: Float[Array, "b d"], num: int) -> Int[Array, "b m"]:
-    return map_rows(lambda q: index.nearest(q, num), Q, 32)
+def _pool(index: Neighbours, points: Float[Array, "N d"], rows: Int[Array, "b"], num: int) -> Pool:
+    candidates = max(3 * num, num + 64)
+    near = map_rows(lambda q: index.nearest(q, candidates), points[rows], 32)
+    before = near < rows[:, None]
+    first = jnp.argsort(~before, axis=1, stable=True)[:, :num]  # the earlier ones, still the nearest first
+    return Pool(rows, jnp.take_along_axis(near, first, axis=1), jnp.take_along_axis(before, first, axis=1))
 
 
 def _optimizer(rate: float, steps: int) -> optax.GradientTransformation:

@@ -15,7 +15,8 @@ NOISE_FLOOR = 1e-4
 class Parameters(eqx.Module):
     """The logarithms of all that is positive, and the mean.
 
-    Every array of a kernel is a positive parameter. Noise that differs between rows is multiplied by one factor.
+    Every array of a kernel is a positive parameter. Noise that differs between rows is multiplied by one factor, and
+    the floor added to it.
     """
 
     log_kernel: Kernel
@@ -27,8 +28,8 @@ class Parameters(eqx.Module):
     def gp(self, floor: float = NOISE_FLOOR) -> GP:
         """The process that they stand for, its noise not below `floor` times the variance of the kernel."""
         kernel = jax.tree.map(jnp.exp, self.log_kernel)
-        noise = jnp.exp(self.log_noise) + floor * variance(kernel)
-        return GP(kernel, noise * self.noise_shape, self.mean)
+        noise = jnp.exp(self.log_noise) * self.noise_shape + floor * variance(kernel)
+        return GP(kernel, noise, self.mean)
 
 
 def variance(kernel: Kernel) -> Float[Array, ""]:
@@ -47,8 +48,3 @@ def learned(p: Parameters) -> Parameters:
     """A mask: what an optimiser may move."""
     mask = jax.tree.map(lambda _: True, p)
     return eqx.tree_at(lambda q: q.noise_shape, mask, False)
-
-
-def are_finite(p: Parameters) -> bool:
-    """Whether every number is finite."""
-    return all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(p))

@@ -33,13 +33,14 @@ class Auto(Solver):
 
     All but the exact solve leave to `local` what is short-range; None does without. Projections go on until a pass
     over the data changes predictions at the data by less than `settle` times what they leave unexplained, or leaves a
-    relative residual within `tolerance`.
+    relative residual within `tolerance`, or `passes` or `max_seconds` are used up.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
 
     local: Local | None = Local()
-    settle: float = 0.05
+    passes: int = 60
+    settle: float = 0.025
     tolerance: float = 0.001
     max_seconds: float = float("inf")
 
@@ -48,11 +49,13 @@ class Auto(Solver):
         N = system.size
         if N <= EXACT_ROWS:
             return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
-        projections = SAP(passes=60, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        projections = SAP(
+            passes=self.passes, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds
+        )
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
-        few = dataclasses.replace(projections, block_size=1024, averaging=None, local=self.local)
+        few = dataclasses.replace(projections, block_size=1024, local=self.local)
         if N <= PROJECTED_ROWS:
             reason = f"{N} rows are too many to factorise; a local projection finishes what a few passes leave"
             return Choice(few, self.local, reason)
@@ -65,6 +68,10 @@ class Auto(Solver):
     def counts_on(self, system: System) -> Local | None:
         """The local projection of the choice."""
         return self.choose(system).local
+
+    def counting_on(self, local: Local) -> "Auto":
+        """Settles by this projection instead of its own."""
+        return dataclasses.replace(self, local=local)
 
     def solve(
         self,

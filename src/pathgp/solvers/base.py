@@ -34,7 +34,7 @@ class Info(eqx.Module):
     seconds: float
     tolerance: float
     relative_residual: Float[Array, "s"]
-    """‖b − (K+Σ)w‖ / ‖b‖ of each column."""
+    """‖b − (K+Σ)w‖ / ‖b‖ of each column; on inducing points or a subset, that of the system they solve."""
     converged: Bool[Array, "s"]
     """Whether each column met what its solver was asked for."""
     reason: str = eqx.field(static=True, default="")
@@ -93,6 +93,18 @@ class Solver(eqx.Module):
         """The local projection that finishes what this solver leaves on purpose; None where it leaves nothing."""
         return None
 
+    def counting_on(self, local: Local) -> "Solver":
+        """The solver that it is when `local` will finish its work: itself, unless it then stops earlier.
+
+        A local projection finishes the weights of rows of the data; a solver whose weights belong to other points
+        refuses it here.
+        """
+        return self
+
+    def support(self, system: System) -> Float[Array, "M d"]:
+        """The points that the weights belong to: the rows of the data."""
+        return system.X
+
 
 class Iterative(Solver):
     """A solver that repeats one step until the residual of every column is within `tolerance`.
@@ -140,10 +152,6 @@ class Iterative(Solver):
     @abstractmethod
     def schedule(self, system: System) -> tuple[int, int, float]:
         """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
-
-    def support(self, system: System) -> Float[Array, "M d"]:
-        """The points that the weights belong to: the rows of the data."""
-        return system.X
 
     def solve(
         self,

@@ -11,18 +11,10 @@ from scipy import linalg
 
 from pathgp import checks
 from pathgp.kernels import Kernel
-from pathgp.solvers.base import Every, Info, Iterative, Snapshot, Solution, Solver
+from pathgp.local import Local
+from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
-
-
-def check_points(points: Float[Array, "M d"], system: System) -> None:
-    """Refuses points of another number of inputs than the data."""
-    if points.shape[1] != system.X.shape[1]:
-        raise ValueError(
-            f"the inducing points have {points.shape[1]} inputs, but the data have {system.X.shape[1]}: choose points "
-            "among the rows of X, or in the same space."
-        )
 
 
 def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array, "N s"]) -> Float[Array, "M s"]:
@@ -30,18 +22,29 @@ def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array,
     return tiled_product(system.kernel, points, system.X, B / system.noise_diagonal[:, None], system.tile)
 
 
-class OnPoints(Iterative):
-    """An iterative solver whose weights belong to inducing points."""
+class Inducing(Solver):
+    """A solver whose weights belong to inducing points."""
 
     points: eqx.AbstractVar[Float[Array, "M d"]]
 
     def support(self, system: System) -> Float[Array, "M d"]:
         """The inducing points."""
-        check_points(self.points, system)
+        if self.points.shape[1] != system.X.shape[1]:
+            raise ValueError(
+                f"the inducing points have {self.points.shape[1]} inputs, but the data have {system.X.shape[1]}: "
+                "choose points among the rows of X, or in the same space."
+            )
         return self.points
 
+    def counting_on(self, local: Local) -> Solver:
+        """Refused: a projection on rows would use the data near a point a second time."""
+        raise ValueError(
+            f"local cannot finish what {type(self).__name__} leaves, since its weights do not belong to rows of the "
+            "data: leave local out, or use SubsetOfData()."
+        )
 
-class InducingCholesky(Solver):
+
+class InducingCholesky(Inducing):
     """The closed form for small M (Titsias, 2009): (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, in float64.
 
     With K_zz = LLᵀ and A = L⁻¹ K_zX Σ^−½ it is V = L⁻ᵀ (I + AAᵀ)⁻¹ A Σ^−½ B: the KL-optimal posterior mean, and with
@@ -61,35 +64,31 @@ class InducingCholesky(Solver):
         progress: bool = False,
     ) -> Solution:
         """The exact solution; `key`, `init` and `progress` change nothing."""
-        check_points(self.points, system)
         clock = time.perf_counter()
-        M = self.points.shape[0]
-        gram, right = np.zeros((M, M)), np.zeros((M, targets.signal.shape[1]))
+        z, M = self.support(system), self.points.shape[0]
+        K_zz = _wide(system.kernel, z, z)
+        # Points may repeat; and the weights, which are rounded to the precision of the data, must not grow too large.
+        jitter = 10 * float(jnp.finfo(targets.signal.dtype).eps) * np.trace(K_zz) / M
+        L = linalg.cholesky(K_zz + jitter * np.eye(M), lower=True)
+        gram, right = np.eye(M), np.zeros((M, targets.signal.shape[1]))
+        B, noise = np.asarray(targets.total), np.asarray(system.noise_diagonal, dtype=np.float64)
         for i in range(0, system.size, 8192):
             rows = slice(i, i + 8192)
-            precision = 1 / np.asarray(system.noise_diagonal[rows], dtype=np.float64)[:, None]
-            K_Bz = _wide(system.kernel, system.X[rows], self.points)
-            gram += K_Bz.T @ (precision * K_Bz)
-            right += K_Bz.T @ (precision * np.asarray(targets.total[rows], dtype=np.float64))
-        K_zz = _wide(system.kernel, self.points, self.points)
-        K_zz[np.diag_indices(M)] += 1e-9 * np.trace(K_zz) / M  # points may repeat
-        H = K_zz + gram
-        try:
-            V = linalg.cho_solve(linalg.cho_factor(H, lower=True), right)
-        except linalg.LinAlgError as error:
-            raise ValueError(
-                "K_zz + K_zX Σ⁻¹ K_Xz is not positive definite to working precision: give a larger noise variance, or "
-                "inducing points that are further apart."
-            ) from error
+            scale = 1 / np.sqrt(noise[rows])
+            A = linalg.solve_triangular(L, _wide(system.kernel, z, system.X[rows]), lower=True) * scale
+            gram += A @ A.T
+            right += A @ (scale[:, None] * B[rows])
+        inner = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
+        V = linalg.solve_triangular(L, inner, lower=True, trans=1)
         norms = np.linalg.norm(right, axis=0)
-        relative = np.linalg.norm(right - H @ V, axis=0) / np.where(norms > 0, norms, 1)
+        relative = np.linalg.norm(right - gram @ inner, axis=0) / np.where(norms > 0, norms, 1)
         weights = jnp.asarray(V, dtype=targets.signal.dtype)
         seconds = time.perf_counter() - clock
         if observe is not None:
             observe.call(Snapshot(1, M / system.size, seconds, weights))
         residual = jnp.asarray(relative, dtype=weights.dtype)
         info = Info("InducingCholesky", 1, M / system.size, seconds, 1e-6, residual, residual <= 1e-6)
-        return Solution(self.points, weights, None, info)
+        return Solution(z, weights, None, info)
 
 
 def _wide(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> np.ndarray:

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pathgp import checks
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import inverse_factor
-from pathgp.solvers.inducing import OnPoints, right_hand_side
+from pathgp.solvers.inducing import Inducing, right_hand_side
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
 
@@ -33,7 +33,7 @@ class _State(eqx.Module):
     rz: Float[Array, "s"]
 
 
-class InducingCG(OnPoints):
+class InducingCG(Inducing, Iterative):
     """Conjugate gradients on (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, matrix-free in N (FALKON; Rudi et al., 2017).
 
     A step is two passes over all pairs of a row and a point. The preconditioner factorises two M x M matrices.
@@ -54,18 +54,24 @@ class InducingCG(OnPoints):
         """The preconditioner, and the right-hand side."""
         M = self.points.shape[0]
         K_zz = system.kernel(self.points, self.points)
-        resolved = 4 * jnp.finfo(K_zz.dtype).eps * jnp.max(jnp.sum(jnp.abs(K_zz), axis=1))
-        L_inverse = inverse_factor(K_zz + resolved * jnp.eye(M, dtype=K_zz.dtype))
-        ratio = system.size / M / system.mean_noise
-        LtL = L_inverse @ (K_zz @ (K_zz @ L_inverse.T))
-        T_inverse = inverse_factor(jnp.eye(M, dtype=K_zz.dtype) + ratio * (LtL + LtL.T) / 2)
+        A = K_zz + self.resolved(system) * jnp.eye(M, dtype=K_zz.dtype)
+        L_inverse = inverse_factor(A)
+        L = A @ L_inverse.T
+        ratio = jnp.sum(1 / system.noise_diagonal) / M
+        T_inverse = inverse_factor(jnp.eye(M, dtype=K_zz.dtype) + ratio * (L.T @ L))
         return _Preconditioner(L_inverse, T_inverse), right_hand_side(self.points, system, targets.total)
+
+    def resolved(self, system: System) -> Float[Array, ""]:
+        """What is added to the diagonal of K_zz, where its precision ends: the weights would be all rounding else."""
+        ones = jnp.ones((self.points.shape[0], 1), self.points.dtype)
+        row_sums = tiled_product(system.kernel, self.points, self.points, ones, system.tile)
+        return 4 * jnp.finfo(row_sums.dtype).eps * jnp.max(row_sums)
 
     def product(self, system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """(K_zz + K_zX Σ⁻¹ K_Xz) V."""
         fitted = tiled_product(system.kernel, system.X, self.points, V, system.tile)
         own = tiled_product(system.kernel, self.points, self.points, V, system.tile)
-        return own + right_hand_side(self.points, system, fitted)
+        return own + self.resolved(system) * V + right_hand_side(self.points, system, fitted)
 
     def start(
         self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "M s"] | None

@@ -6,8 +6,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from pathgp import checks
+from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches
-from pathgp.solvers.inducing import OnPoints, right_hand_side
+from pathgp.solvers.inducing import Inducing, right_hand_side
 from pathgp.solvers.sgd import SGD
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
@@ -26,7 +27,7 @@ class _State(eqx.Module):
     key: PRNGKeyArray
 
 
-class InducingSGD(OnPoints):
+class InducingSGD(Inducing, Iterative):
     """The paper's stochastic gradient descent with inducing points (section 3.3).
 
     Minimises Σᵢ (tᵢ − K_{xᵢz} v)²/Σᵢᵢ + ‖v‖²_{K_zz} − 2 vᵀ K_zX Σ⁻¹ε. Its gradient, times the mean noise variance σ²
@@ -97,20 +98,16 @@ class InducingSGD(OnPoints):
     def residual(
         self, plan: _Constants, system: System, targets: Targets, state: _State
     ) -> tuple[Float[Array, "s"], None]:
-        """‖K_zX Σ⁻¹(b − K_Xz v) − K_zz v‖ relative to v = 0, estimated on some points and the rows of a batch."""
-        rows = state.batches.order[: min(2048, system.size)]
-        z, scale = self.points[plan.probe], system.size / rows.shape[0]
-        fitted = tiled_product(system.kernel, system.X[rows], self.points, state.average, system.tile)
-        precision = 1 / system.noise_diagonal[rows, None]
-        K_zB = system.kernel(z, system.X[rows])
-        noise = plan.noise_term[plan.probe]
-        right = scale * K_zB @ (precision * targets.signal[rows]) + noise
+        """‖K_zX Σ⁻¹(b − K_Xz v) − K_zz v‖ relative to v = 0, on some of the points."""
+        z, noise = self.points[plan.probe], plan.noise_term[plan.probe]
+        fitted = tiled_product(system.kernel, system.X, self.points, state.average, system.tile)
         own = tiled_product(system.kernel, z, self.points, state.average, system.tile)
-        left = scale * K_zB @ (precision * fitted) + own
-        norms = jnp.linalg.norm(right, axis=0)
-        return jnp.linalg.norm(right - left, axis=0) / jnp.where(norms > 0, norms, 1), None
+        residual = right_hand_side(z, system, targets.signal - fitted) + noise - own
+        norms = jnp.linalg.norm(right_hand_side(z, system, targets.signal) + noise, axis=0)
+        return jnp.linalg.norm(residual, axis=0) / jnp.where(norms > 0, norms, 1), None
 
     def schedule(self, system: System) -> tuple[int, int, float]:
-        """A look at the residual every 200 steps."""
-        share = min(self.descent.batch_size, system.size) / system.size * self.points.shape[0] / system.size
-        return self.steps, 200, share
+        """A look at the residual is a pass over all rows and points, so it is taken every four epochs."""
+        batch = min(self.descent.batch_size, system.size)
+        share = batch / system.size * self.points.shape[0] / system.size
+        return self.steps, max(200, 4 * system.size // batch), share

@@ -98,6 +98,10 @@ class SAP(Iterative):
         checks.at_least(self.block_size, 1, "SAP.block_size")
         checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
+    def counts_on(self, system: System) -> Local | None:
+        """What it settles by."""
+        return self.local
+
     def blocks(self, system: System) -> tuple[int, int]:
         """The number of blocks and their size: as even as it goes, so that there is little padding."""
         number = -(-system.size // self.block_size)

@@ -1,12 +1,14 @@
 """The baseline that looks at some of the data only, and the global part of a local projection for millions of rows."""
 
-import equinox as eqx
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.solvers.base import Every, Info, Solution, Solver
+from pathgp.local import Local
+from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.system import System, Targets
 
@@ -28,6 +30,10 @@ class SubsetOfData(Solver):
     def __check_init__(self) -> None:
         checks.at_least(self.rows, 1, "SubsetOfData.rows")
 
+    def counts_on(self, system: System) -> Local | None:
+        """What its solver counts on."""
+        return self.solver.counts_on(system)
+
     def solve(
         self,
         system: System,
@@ -45,7 +51,7 @@ class SubsetOfData(Solver):
         part = System(system.kernel, system.X[rows], noise, system.tile)
         b = jax.tree.map(lambda column: column[rows], targets)
         solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress)
-        info: Info = eqx.tree_at(
-            lambda i: i.passes, solution.info, solution.info.passes * (part.size / system.size) ** 2
-        )
+        inner = solution.info
+        name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
+        info = dataclasses.replace(inner, solver=name, passes=passes)
         return Solution(part.X, solution.weights, None, info, rows)
