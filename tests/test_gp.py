@@ -41,7 +41,9 @@ def exact_posterior(X, y, x):
     return mean, k(x, x) - k(x, X) @ np.linalg.solve(H, k(X, x))
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "SGD" else ()) for name in SOLVERS]
+)
 def test_samples_have_the_exact_mean_and_covariance(name):
     X, y = two_clusters()
     posterior = condition(GAUSSIAN, X, y, solver=SOLVERS[name], num_samples=S, num_features=4000, key=jax.random.key(1))

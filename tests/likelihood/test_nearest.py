@@ -24,7 +24,7 @@ def test_with_all_earlier_rows_it_is_the_exact_likelihood(x64, uneven):
     X, y = jnp.asarray(X), jnp.asarray(y)
     p = parameters(GP(Matern32([0.6, 1.0], 1.2), np.linspace(0.05, 0.2, 70) if uneven else 0.1, mean=0.2))
     exact, exact_gradient = loss_and_gradient(p, X, y)
-    loss, gradient = jax.value_and_grad(batch_loss)(p, X, y, every_row(X, 69))
+    loss, gradient = jax.jit(jax.value_and_grad(batch_loss))(p, X, y, every_row(X, 69))
     assert float(loss) == pytest.approx(exact, rel=1e-8)
     got, expected = (ravel_pytree((g.log_kernel, g.log_noise, g.mean))[0] for g in (gradient, exact_gradient))
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
@@ -34,10 +34,11 @@ def test_batches_are_unbiased_for_the_whole_sum(x64):
     X, y, _ = drawn(64, np.array([0.7, 1.5]), 0.1)
     X, y = jnp.asarray(X), jnp.asarray(y)
     p, m = parameters(GP(Matern32([0.6, 1.0], 1.2), 0.1)), 8
-    whole = jax.grad(batch_loss)(p, X, y, every_row(X, m)).log_noise
+    gradient = jax.jit(jax.grad(batch_loss))
+    whole = gradient(p, X, y, every_row(X, m)).log_noise
     parts = [jnp.arange(i, 64, 4) for i in range(4)]  # a partition: its average must be the whole
     pools = [Pool(rows, *nearest_earlier(X, rows, m)) for rows in parts]
-    average = np.mean([float(jax.grad(batch_loss)(p, X, y, pool).log_noise) for pool in pools])
+    average = np.mean([float(gradient(p, X, y, pool).log_noise) for pool in pools])
     assert average == pytest.approx(float(whole), rel=1e-8)
 
 
