@@ -50,6 +50,10 @@ def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.
         size = 11 if result["name"] == "auto" else 7
         axes.plot(result["seconds"], result["rmse"], marker, color=colour, markersize=size, label=result["name"])
     axes.set(xscale="log", yscale="log", xlabel="seconds, compilation apart", ylabel="test RMSE", title=title)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:.2g}")
     axes.legend(fontsize=8, loc="upper right")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
