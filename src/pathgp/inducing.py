@@ -32,10 +32,8 @@ def k_means(
     Clusters are found in the coordinates of the kernel; a centre is the mean of the rows of its cluster. Where rows
     repeat each other, there may be fewer.
     """
-    try:
-        from sklearn.cluster import MiniBatchKMeans
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError('k_means needs scikit-learn: pip install "pathgp[bench]".') from error
+    from sklearn.cluster import MiniBatchKMeans  # slow to import, and used nowhere else
+
     X = _checked(X, num)
     rows_key, seed_key = jax.random.split(key)
     some = X[jax.random.permutation(rows_key, X.shape[0])[: max(rows, num)]]
