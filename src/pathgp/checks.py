@@ -71,6 +71,17 @@ def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Ar
     return finite(values, name)
 
 
+def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
+    """Observations of one target or several: a vector, or a column for each target."""
+    values = numbers(y, name)
+    if values.ndim not in (1, 2) or values.shape[0] != rows or 0 in values.shape:
+        raise ValueError(
+            f"{name} must have one entry for each of the {rows} rows of {X_name}, or a column of them for each target, "
+            f"but its shape is {values.shape}."
+        )
+    return finite(values.reshape(rows, -1), name)
+
+
 def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
     """One noise variance, or one for each of the `rows` rows."""
     if noise.shape not in ((), (rows,)):

@@ -2,13 +2,27 @@
 
 import os
 import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A path beside `path` to write to. What stands there at the end is on the disk, then moves in one step.
+
+    A reader never sees half a file, whatever writes it and however large it is; a failure leaves the old file alone.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        with open(beside, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def write_atomically(path: pathlib.Path, content: bytes) -> None:
     """Writes beside `path`, then moves it there in one step: a reader never sees half a file."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as beside:
         beside.write_bytes(content)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -10,10 +10,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.features import Constant, Features
+from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.local import Local
+from pathgp.predictive import Predictive
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
@@ -37,7 +38,7 @@ class GP(eqx.Module):
     mean: Float[Array, ""] = eqx.field(converter=checks.floats, default=0.0)
 
 
-class Posterior(eqx.Module):
+class Posterior(Predictive):
     """A Gaussian process given data: a mean function and sample functions, to be evaluated anywhere.
 
     The samples are (f|y)(·) = f(·) + k(·, X)(v − α), where f is a prior draw, v the weights of the mean and α the
@@ -61,59 +62,24 @@ class Posterior(eqx.Module):
         return self.solution.info
 
     @property
-    def num_samples(self) -> int:
-        """The number of samples."""
-        return self.prior.weights.shape[1]
+    def draws(self) -> Function:
+        """The prior draws f."""
+        return self.prior
 
     @property
-    def _update(self) -> Function:
-        """What the data add: k(·, points) W, the column of the mean first, then those of the prior draws."""
-        return self._columns(slice(None))
+    def num_targets(self) -> int:
+        """The number of columns of y."""
+        return self.targets.signal.shape[1] - self.num_samples
 
-    def _columns(self, index: int | slice) -> Function:
+    @property
+    def level(self) -> Float[Array, ""]:
+        """The constant mean of the prior."""
+        return self.gp.mean
+
+    def columns(self, index: int | slice) -> Function:
         """Some columns of the update: picked before anything is put together, since all of them are large."""
         canonical = Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)[index]
         return canonical if self.finish is None else canonical + self.finish[index]
-
-    @property
-    def mean(self) -> Function:
-        """The posterior mean: `mean(x)` has shape (n,)."""
-        return self._columns(0) + Function(Constant(), self.gp.mean[None])
-
-    @property
-    def deviations(self) -> Function:
-        """The samples less the mean, f(·) − k(·, X)α: `deviations(x)` has shape (n, samples)."""
-        if self.num_samples == 0:
-            raise ValueError(
-                "this posterior has no samples: condition with num_samples of at least 1, or add some with "
-                "`posterior.with_samples(num, key=key)`."
-            )
-        return self.prior - self._columns(slice(1, None))
-
-    @property
-    def samples(self) -> Function:
-        """The posterior samples: `samples(x)` has shape (n, samples)."""
-        deviations, mean = self.deviations, self._columns(0).weights
-        weights = deviations.weights.at[self.prior.features.num :].add(mean[:, None])
-        return Function(deviations.features, weights) + Function(Constant(), self.gp.mean[None])
-
-    def sample(self, index: int) -> Function:
-        """One posterior sample: `sample(i)(x)` has shape (n,)."""
-        if not -self.num_samples <= index < self.num_samples:
-            raise ValueError(f"index is {index}, but the posterior has {self.num_samples} samples.")
-        return self.samples[index]
-
-    def variance(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
-        """The variance of f(x), without noise, estimated from the samples (their mean is known)."""
-        return jnp.mean(self.deviations(x) ** 2, axis=1)
-
-    def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
-        """The mean and the variance of f(x), at little more than the cost of either."""
-        checks.at_least(self.num_samples, 1, "num_samples of the posterior")
-        zero = jnp.zeros((self.prior.features.num, 1), self.prior.weights.dtype)
-        parts = Function(self.prior.features, _beside(zero, -self.prior.weights)) + self._update
-        values = parts(x)  # the update of the mean, and the deviations with their sign turned
-        return values[:, 0] + self.gp.mean, jnp.mean(values[:, 1:] ** 2, axis=1)
 
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
@@ -151,7 +117,12 @@ class Posterior(eqx.Module):
 
         Where the present noise is one variance for each row, `noise` gives those of the new rows.
         """
-        X, y = check_data(X_new, y_new, "X_new", "y_new", self.system.X.shape[1])
+        X = checks.inputs(X_new, "X_new")
+        if X.shape[1] != self.system.X.shape[1]:
+            raise ValueError(f"X_new has {X.shape[1]} inputs, but the posterior was given {self.system.X.shape[1]}.")
+        y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
+        if y.shape[1] != self.num_targets:
+            raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
         new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
         new = System(self.gp.kernel, X, new_gp.noise)
@@ -184,10 +155,11 @@ def condition(
     observe: Every | None = None,
     progress: bool = False,
 ) -> Posterior:
-    """The posterior of `gp` given observations y at the rows of X.
+    """The posterior of `gp` given observations y at the rows of X: a vector, or a column for each of several targets.
 
     All of it is one linear system with many right-hand sides, (K + Σ)W = [y − m | f₁(X) + ε₁ | … | f_s(X) + ε_s],
-    where the prior draws f are `num_features` random features with normal weights.
+    where the prior draws f are `num_features` random features with normal weights. Several targets share the kernel,
+    the noise and the samples' deviations from the mean: each is one column y − m more.
 
     `local` finishes the solve at each point where the posterior is evaluated, so that a few passes over the data are
     enough. If None, it is what the solver counts on: `Auto` does so for more rows than it solves exactly.
@@ -203,7 +175,8 @@ def condition(
     >>> posterior.mean(x).shape, posterior.samples(x).shape
     ((2,), (2, 64))
     """
-    X, y = check_data(X, y)
+    X = checks.inputs(X)
+    y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
@@ -220,25 +193,19 @@ def condition(
 
 
 def check_data(
-    X: Shaped[ArrayLike, "..."],
-    y: Shaped[ArrayLike, "..."],
-    X_name: str = "X",
-    y_name: str = "y",
-    inputs: int | None = None,
+    X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."]
 ) -> tuple[Float[Array, "N d"], Float[Array, "N"]]:
     """The data as arrays, refused with a sentence if they are not fit to learn from."""
-    X = checks.inputs(X, X_name)
-    if inputs is not None and X.shape[1] != inputs:
-        raise ValueError(f"{X_name} has {X.shape[1]} inputs, but the posterior was given {inputs}.")
-    return X, checks.outputs(y, X.shape[0], y_name)
+    X = checks.inputs(X)
+    return X, checks.outputs(y, X.shape[0])
 
 
 def _draw(features: Features, num: int, key: PRNGKeyArray) -> Function:
     return Function(features, jax.random.normal(key, (features.num, num)))
 
 
-def _mean_targets(y: Float[Array, "N"], gp: GP) -> Targets:
-    return Targets((y - gp.mean)[:, None], jnp.zeros((y.shape[0], 1)))
+def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
+    return Targets(y - gp.mean, jnp.zeros_like(y))
 
 
 def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:

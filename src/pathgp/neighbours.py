@@ -75,6 +75,11 @@ class Tree(Neighbours):
     low: Float[Array, "l d"]
     high: Float[Array, "l d"]
 
+    @property
+    def leaves(self) -> Int[Array, "l w"]:
+        """The rows in each leaf, −1 for padding: with the points, all that a tree is."""
+        return jnp.where(jnp.isinf(self.points[:, :, 0]), -1, self.rows)
+
     def bounds(self, Q: Float[Array, "n d"]) -> Float[Array, "n l"]:
         """The squared distance of each row of Q to each box."""
         gap = lambda j: jnp.maximum(0, jnp.maximum(self.low[:, j] - Q[:, j, None], Q[:, j, None] - self.high[:, j]))
@@ -126,6 +131,13 @@ def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
         rows = np.take_along_axis(rows, order, axis=1).reshape(-1, order.shape[1] // 2)
         Z = np.take_along_axis(Z, order[:, :, None], axis=1).reshape(-1, order.shape[1] // 2, d)
     return Tree(*map(jnp.asarray, (Z, rows, *_box(Z))))
+
+
+def tree_of_rows(points: Float[Array, "N d"], leaves: Int[Array, "l w"]) -> Tree:
+    """The tree with these rows in its leaves, which `Tree.leaves` says of another."""
+    rows, Z = np.asarray(leaves), np.asarray(points)
+    Z = np.where(rows[:, :, None] < 0, np.asarray(np.inf, Z.dtype), Z[rows])
+    return Tree(*map(jnp.asarray, (Z, np.maximum(rows, 0), *_box(Z))))
 
 
 def _box(Z: Float[np.ndarray, "l w d"]) -> tuple[Float[np.ndarray, "l d"], Float[np.ndarray, "l d"]]:

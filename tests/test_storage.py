@@ -1,0 +1,290 @@
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from pathgp import GP, Local, condition, kernels, solvers, storage
+from pathgp.likelihood import Trace
+from pathgp.neighbours import tree
+from pathgp.system import System
+
+KERNEL = kernels.Matern32([0.7, 1.1], 2.0) + kernels.RBF(0.4)
+X = np.random.default_rng(0).normal(size=(150, 2))
+Y = np.sin(3 * X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=150)
+QUERIES = np.random.default_rng(2).normal(size=(7, 2))
+
+
+def posterior_of(**options):
+    gp = GP(KERNEL, noise=0.05, mean=0.3)
+    return condition(gp, X, Y, num_samples=3, num_features=64, key=jax.random.key(0), **options)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    """An unfinished solve with a local finish: it has all kinds of parts."""
+    return posterior_of(solver=solvers.SAP(passes=1, block_size=64), local=Local(20))
+
+
+@pytest.fixture
+def path(posterior, tmp_path):
+    path = tmp_path / "model.safetensors"
+    storage.save(path, posterior, metadata={"target": "price", "rows": 150})
+    return path
+
+
+def bits(leaf):
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return str(leaf.dtype), np.asarray(jax.random.key_data(leaf)).tobytes()
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return type(leaf), leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()
+    return type(leaf), repr(leaf)
+
+
+def same(left, right):
+    """The same structure, and the same bits in every leaf."""
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    assert list(map(bits, jax.tree.leaves(left))) == list(map(bits, jax.tree.leaves(right)))
+
+
+def test_a_posterior_comes_back_with_the_same_bits_and_goes_on(posterior, path):
+    loaded = storage.load(path)
+    same(posterior, loaded)
+    more, again = (p.with_samples(2, key=jax.random.key(5)) for p in (posterior, loaded))
+    same(more.prior, again.prior)
+    np.testing.assert_array_equal(more.samples(QUERIES), again.samples(QUERIES))
+
+
+def test_a_predictor_predicts_the_same_from_a_file_of_half_the_size(posterior, path, tmp_path):
+    slim = tmp_path / "slim.safetensors"
+    storage.save(slim, posterior.predictor)
+    loaded = storage.load(slim)
+    for expected, found in zip(posterior.predict(QUERIES), loaded.predict(QUERIES), strict=True):
+        np.testing.assert_array_equal(expected, found)
+    np.testing.assert_array_equal(posterior.samples(QUERIES), loaded.samples(QUERIES))
+    payload = lambda p: sum(tensor.nbytes for tensor in load_file(p).values())
+    # Of N rows: signal and noise of the four columns are gone; two inputs, weights, residual and noise are left.
+    gone, left = 150 * 8 * 4, 150 * (2 + 4 + 4 + 1) * 4
+    assert payload(path) - payload(slim) == pytest.approx(gone, abs=200)
+    assert payload(slim) == pytest.approx(left + 64 * (1.5 + 3) * 4, abs=200)
+
+
+READER = """
+import sys, jax, numpy as np
+jax.config.update("jax_enable_x64", sys.argv[3] == "1")
+from pathgp import storage
+model = storage.load(sys.argv[1])
+mean, variance = model.predict(np.load(sys.argv[2]))
+print(np.asarray(mean).tobytes().hex(), np.asarray(variance).tobytes().hex(), mean.dtype)
+"""
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_another_process_predicts_the_same_bits(wide, tmp_path):
+    with jax.enable_x64(wide):
+        posterior = posterior_of(solver=solvers.Cholesky(), local=Local(20))
+        storage.save(tmp_path / "model", posterior)
+        np.save(tmp_path / "queries.npy", QUERIES)
+        mean, variance = (np.asarray(part) for part in posterior.predict(QUERIES))
+    arguments = [tmp_path / "model", tmp_path / "queries.npy", str(int(wide))]
+    run = subprocess.run(
+        [sys.executable, "-c", READER, *map(str, arguments)], capture_output=True, text=True, env=os.environ
+    )
+    assert run.returncode == 0, run.stderr
+    kind = "float64" if wide else "float32"
+    assert run.stdout.split() == [mean.tobytes().hex(), variance.tobytes().hex(), kind]
+
+
+def test_float64_is_refused_where_it_would_be_rounded(tmp_path):
+    with jax.enable_x64(True):
+        storage.save(tmp_path / "wide", GP(kernels.RBF(0.1), noise=0.1))
+    with jax.enable_x64(False), pytest.raises(ValueError, match=r"wide holds numbers of 64 bits.*jax_enable_x64"):
+        storage.load(tmp_path / "wide")
+
+
+VALUES = {
+    "plain": {
+        "none": None,
+        "yes": True,
+        "int": 3,
+        "text": "é \n",
+        "floats": [0.1, -1e300, float("inf"), float("nan"), -0.0],
+    },
+    "nested": ((1, (2.5, "x")), [], ()),
+    "named": Trace([0.5, 0.25], [1.0, 2.0], 1, True),
+    "numpy": {"wide": np.array([1 / 3, 5e-324]), "scalar": np.float64(0.1), "bits": np.array([True, False])},
+    "typed key": jax.random.key(7, impl="rbg"),
+    "product": kernels.Product(kernels.Tanimoto(2.0, max_count=3), kernels.RationalQuadratic(alpha=2.0)),
+    "nothing in it": jnp.zeros((0, 3)),
+    "solvers": (
+        solvers.Auto(Local(64)),
+        solvers.SubsetOfData(100, solvers.CG(max_seconds=3.0)),
+        solvers.InducingSGD(jnp.ones((2, 1))),
+        solvers.SDD(step_size=None),
+    ),
+    "hashes": kernels.Tanimoto().features(jax.random.key(1), 4, 3),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_of_every_kind_come_back(name, tmp_path):
+    storage.save(tmp_path / "value", VALUES[name])
+    same(storage.load(tmp_path / "value"), VALUES[name])
+
+
+def test_a_tree_is_saved_by_its_rows_alone(tmp_path):
+    system = System(kernels.Matern32([0.5, 2.0]), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
+    projection = Local(8).projection(system, search=lambda points: tree(points, leaf=16))
+    assert projection.index.rows.size > 150  # there is padding to be told from rows
+    storage.save(tmp_path / "tree", projection)
+    same(projection, storage.load(tmp_path / "tree"))
+    assert sum(t.size for t in load_file(tmp_path / "tree").values()) == 150 * 3 + 2 + 1 + projection.index.rows.size
+
+
+def test_a_kept_matrix_is_left_out(tmp_path):
+    system = System(kernels.RBF(), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
+    storage.save(tmp_path / "system", system.kept(10**9))
+    same(system, storage.load(tmp_path / "system"))
+    assert (tmp_path / "system").stat().st_size < 150 * 150 * 4
+
+
+def test_an_array_is_stored_once_and_the_file_is_ordinary_safetensors(posterior, path):
+    tensors = load_file(path)
+    assert sum(tensor.shape == (150, 2) for tensor in tensors.values()) == 1  # X, though three parts hold it
+    assert any(np.array_equal(tensor, posterior.solution.weights) for tensor in tensors.values())
+    with safe_open(path, framework="numpy") as file:
+        assert json.loads(file.metadata()["structure"])["class"] == "Posterior"
+    assert storage.metadata(path) == {
+        "target": "price",
+        "rows": 150,
+        "format_version": 1,
+        "pathgp_version": storage.version("pathgp"),
+    }
+
+
+class OfMyOwn(kernels.RBF):
+    pass
+
+
+def test_a_class_of_ones_own_is_named_by_the_reader_not_by_the_file(tmp_path):
+    path = tmp_path / "mine"
+    with pytest.raises(ValueError, match=r"value.kernel is of class OfMyOwn, which a file cannot hold"):
+        storage.save(path, GP(OfMyOwn(), noise=0.1))
+    assert not path.exists()
+    storage.save(path, GP(OfMyOwn(0.3), noise=0.1), classes=(OfMyOwn,))
+    with pytest.raises(ValueError, match="mine holds a OfMyOwn, which is no class of this version"):
+        storage.load(path)
+    assert type(storage.load(path, classes=(OfMyOwn,)).kernel) is OfMyOwn
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (solvers.SGD(optimizer=optax.adam(0.1)), "value.optimizer is of class GradientTransformationExtraArgs"),
+        ({"f": [1, len]}, r"value\['f'\]\[1\] is a function"),
+        (np.array(["text"]), "value is of class ndarray"),
+        ({1: 2}, "value is of class dict"),
+    ],
+)
+def test_what_is_code_or_foreign_is_refused_by_name(value, sentence, tmp_path):
+    with pytest.raises(ValueError, match=sentence + ", which a file cannot hold"):
+        storage.save(tmp_path / "value", value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def refused(path, match):
+    with pytest.raises(ValueError, match=match) as error:
+        storage.load(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, -1])
+def test_a_file_that_was_cut_short_is_refused(path, size):
+    path.write_bytes(path.read_bytes()[:size])
+    refused(path, "cut short, is damaged, or is of another kind")
+
+
+def test_any_flipped_byte_of_the_header_is_refused(path):
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = content[8:end].rstrip()
+    for place in (*range(8), *range(8, 8 + len(header), 97), 8 + len(header) - 1):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        path.write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"model.safetensors"):
+            storage.load(path)
+
+
+def test_any_flipped_byte_of_the_tensors_is_refused(path):
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    for place in (*range(start, len(content), 1999), len(content) - 1):
+        flipped = bytearray(content)
+        flipped[place] ^= 0x10
+        path.write_bytes(flipped)
+        refused(path, "is damaged: its checksum")
+
+
+def test_a_pickle_is_refused_and_not_executed(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "executed",)
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(pickle.dumps(Trap()))
+    refused(path, "not a whole safetensors file")
+    stored = io.BytesIO()
+    np.savez(stored, weights=np.ones(3))
+    path.write_bytes(stored.getvalue())
+    refused(path, "not a whole safetensors file")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_files_of_others_and_of_the_future_are_refused(path, tmp_path):
+    foreign = tmp_path / "foreign.safetensors"
+    for header in (None, {"format": "pt"}, {"format": "pathgp"}, {"format": "pathgp", "format_version": "one"}):
+        save_file({"weights": np.ones(3)}, foreign, metadata=header)
+        refused(foreign, "not one that pathgp wrote")
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    save_file(load_file(path), foreign, metadata=header | {"format_version": "2", "pathgp_version": "9.1"})
+    refused(foreign, "has format 2, written by pathgp 9.1, but this version .* reads formats up to 1: update pathgp")
+    with pytest.raises(ValueError, match="has format 2"):
+        storage.metadata(foreign)
+    save_file(load_file(path), foreign, metadata=header | {"structure": '{"class": "os.system", "fields": {}}'})
+    refused(foreign, "damaged")
+
+
+def test_a_name_that_is_not_on_the_list_is_never_looked_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
+    storage.save(tmp_path / "model", None)
+    refused(tmp_path / "model", "holds a os.system, which is no class of this version")
+
+
+def test_a_missing_file_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors is not a file"):
+        storage.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_failed_save_leaves_the_old_model(posterior, path, monkeypatch):
+    before = path.read_bytes()
+
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(storage, "save_file", fail)
+    with pytest.raises(OSError, match="no space left"):
+        storage.save(path, posterior)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
