@@ -174,7 +174,7 @@ BAD = {
     ),
     "length of y": (
         lambda: condition(GAUSSIAN, np.zeros((3, 1)), np.zeros(2), key=jax.random.key(0)),
-        r"y must have one entry for each of the 3 rows of X, but its shape is \(2,\)",
+        r"y must have one entry for each of the 3 rows of X, or a column .* but its shape is \(2,\)",
     ),
     "text in X": (
         lambda: condition(GAUSSIAN, np.array([["a"], ["b"]]), np.zeros(2), key=jax.random.key(0)),

@@ -142,6 +142,37 @@ def test_mean_variance_and_both_at_once_agree(posterior):
     np.testing.assert_allclose(posterior.samples(x) - mean[:, None], posterior.deviations(x), atol=5e-4)
 
 
+def exact_variance(p, x):
+    """k(x, x) − k(x, X)(K + Σ)⁻¹k(X, x) of a process with Matérn 3/2 and length scale 0.7."""
+    k_x = matern32(x, p.system.X, 0.7)
+    H = matern32(p.system.X, p.system.X, 0.7) + 0.04 * np.eye(p.system.size)
+    return 1 - np.sum(k_x * np.linalg.solve(H, k_x.T).T, axis=1)
+
+
+def test_variances_are_more_precise_than_samples_alone(posterior):
+    x = jax.random.uniform(jax.random.key(4), (200, 2), minval=-2, maxval=2)
+    truth = exact_variance(posterior, x)
+    error = lambda v: np.sqrt(np.mean(np.log(np.asarray(v) / truth) ** 2))
+    sampled = np.mean(np.asarray(posterior.deviations(x)) ** 2, axis=1)
+    assert error(posterior.variance(x)) < 0.15
+    assert error(posterior.variance(x)) < error(sampled) / 3  # eight samples: about 0.5
+
+
+def test_the_variance_is_exact_where_all_rows_are_neighbours(posterior):
+    X, y = posterior.system.X[:120], posterior.targets.signal[:120, 0]
+    few = condition(GP(Matern32(0.7), noise=0.04), X, y, num_samples=2, key=jax.random.key(1))
+    x = jnp.concatenate([X[:5], jnp.array([[0.1, 0.2], [60.0, 10.0]])])
+    np.testing.assert_allclose(few.variance(x), exact_variance(few, x), rtol=1e-3)
+    assert few.unfinished is None  # an exact solve leaves nothing, so samples do not pay for a projection
+
+
+def test_a_variance_lost_in_rounding_is_left_to_the_samples():
+    X = jnp.linspace(0, 1, 60)[:, None]
+    tiny = condition(GP(RBF(0.5), noise=1e-9), X, jnp.sin(X[:, 0]), num_samples=8, key=jax.random.key(0))
+    deviations = np.asarray(tiny.deviations(X))
+    np.testing.assert_allclose(tiny.variance(X), np.mean(deviations**2, axis=1), rtol=0.1, atol=1e-9)
+
+
 def largest_jump(function, steps):
     x = jnp.column_stack([jnp.linspace(-1, 1, steps), jnp.full(steps, 0.3)])
     return float(jnp.max(jnp.abs(jnp.diff(function(x)))))

@@ -55,17 +55,8 @@ class Function(eqx.Module):
 
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         """The values at the rows of X, (n, s) or (n,)."""
-        points = jnp.asarray(X, dtype=float)
-        if points.ndim != 2:
-            raise ValueError(
-                f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
-                "for one point use x[None, :], for a single input x[:, None]."
-            )
-        if self.features.inputs not in (None, points.shape[1]):
-            raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {self.features.inputs}.")
-        n = points.shape[0]
-        # One compilation serves every number of points up to the next power of two, or the next whole tile.
-        return _evaluate(self, pad_rows(points, min(1 << (n - 1).bit_length(), TILE[0]) if n else 1))[:n]
+        points, n = padded(X, self.features.inputs)
+        return _evaluate(self, points)[:n]
 
     def __getitem__(self, index: int | slice) -> "Function":
         """The sample, or the samples, with this index."""
@@ -90,6 +81,23 @@ class Function(eqx.Module):
 
     def __sub__(self, other: "Function") -> "Function":
         return self + (-other)
+
+
+def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array, "m d"], int]:
+    """The points to evaluate a function of so many inputs at, and how many of them are not padding.
+
+    One compilation serves every number of points up to the next power of two, or the next whole tile.
+    """
+    points = jnp.asarray(X, dtype=float)
+    if points.ndim != 2:
+        raise ValueError(
+            f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
+            "for one point use x[None, :], for a single input x[:, None]."
+        )
+    if inputs not in (None, points.shape[1]):
+        raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {inputs}.")
+    n = points.shape[0]
+    return pad_rows(points, min(1 << (n - 1).bit_length(), TILE[0]) if n else 1), n
 
 
 @eqx.filter_jit

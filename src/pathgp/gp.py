@@ -1,5 +1,6 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
+import dataclasses
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ from pathgp import checks
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
-from pathgp.local import Local
+from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
@@ -22,6 +23,9 @@ Columns = TypeVar("Columns")
 
 MORE_SAMPLES, MORE_DATA = 1, 2
 """So that a key which was given to `condition` already draws something else."""
+
+NOTHING_LEFT = 1e-6
+"""A relative residual that is rounding: nothing is left to be finished locally."""
 
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
@@ -43,7 +47,7 @@ class Posterior(Predictive):
 
     The samples are (f|y)(·) = f(·) + k(·, X)(v − α), where f is a prior draw, v the weights of the mean and α the
     weights of the draw's own values at the data (pathwise conditioning; Wilson et al., 2020). Where there is a `local`
-    projection, `finish` adds to both what the solver left undone.
+    projection, `finish` adds to both what the solver left undone, the columns `unfinished`.
     """
 
     gp: GP
@@ -54,7 +58,8 @@ class Posterior(Predictive):
     solver: Solver
     key: PRNGKeyArray
     local: Local | None = None
-    finish: Function | None = None
+    projection: Projection | None = None
+    unfinished: Float[Array, "m s"] | None = None
 
     @property
     def info(self) -> Info:
@@ -76,10 +81,15 @@ class Posterior(Predictive):
         """The constant mean of the prior."""
         return self.gp.mean
 
-    def columns(self, index: int | slice) -> Function:
-        """Some columns of the update: picked before anything is put together, since all of them are large."""
-        canonical = Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)[index]
-        return canonical if self.finish is None else canonical + self.finish[index]
+    @property
+    def update_at_points(self) -> Function:
+        """k(·, points) W."""
+        return Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
+
+    @property
+    def observed(self) -> Float[Array, "N s"] | None:
+        """f(X) + ε of each draw, where there is a projection to predict it by."""
+        return None if self.projection is None else self.targets.total[:, self.num_targets :]
 
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
@@ -89,19 +99,15 @@ class Posterior(Predictive):
         targets = _sample_targets(self.system, prior, noise_key)
         # The same key as before: a solver on a random subset must take the same one.
         solution = self.solver.solve(self.system, targets, key=self.key, progress=progress)
-        finish = self.finish
-        if finish is not None:
-            finish = Function(finish.features, _beside(finish.weights, _unfinished(self.system, targets, solution)))
-        return Posterior(
-            self.gp,
-            self.system,
-            _beside(self.targets, targets),
-            Function(prior.features, _beside(self.prior.weights, prior.weights)),
-            _joined(self.solution, solution),
-            self.solver,
-            self.key,
-            self.local,
-            finish,
+        unfinished = self.unfinished
+        if unfinished is not None:
+            unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
+        return dataclasses.replace(
+            self,
+            targets=_beside(self.targets, targets),
+            prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
+            solution=_joined(self.solution, solution),
+            unfinished=unfinished,
         )
 
     def update(
@@ -137,8 +143,7 @@ class Posterior(Predictive):
             init = jnp.pad(self.solution.weights, ((0, new_weights), (0, 0)))
         local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
-        finish = _finish(local, system, all_targets, solution)
-        return Posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local, finish)
+        return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
 
 
 def condition(
@@ -162,7 +167,7 @@ def condition(
     the noise and the samples' deviations from the mean: each is one column y − m more.
 
     `local` finishes the solve at each point where the posterior is evaluated, so that a few passes over the data are
-    enough. If None, it is what the solver counts on: `Auto` does so for more rows than it solves exactly.
+    enough; and it makes variances more precise than samples alone do. If None, it is what the solver counts on.
 
     K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
     faster, and its result the same.
@@ -188,8 +193,7 @@ def condition(
         system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
     local = local or solver.counts_on(system)
     solution = solver.solve(system, targets, key=solve_key, observe=observe, progress=progress)
-    finish = _finish(local, system, targets, solution)
-    return Posterior(gp, system, targets, prior, solution, solver, solve_key, local, finish)
+    return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
 
 
 def check_data(
@@ -214,13 +218,30 @@ def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targe
     return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise)
 
 
-def _finish(local: Local | None, system: System, targets: Targets, solution: Solution) -> Function | None:
-    """The local projection of what a solve left undone."""
-    if local is None:
-        return None
-    weights = _unfinished(system, targets, solution)
-    rows = None if weights.shape[0] == system.size else Canonical(system.kernel, solution.points)
-    return Function(local.projection(system, rows), weights)
+def _posterior(
+    gp: GP,
+    system: System,
+    targets: Targets,
+    prior: Function,
+    solution: Solution,
+    solver: Solver,
+    key: PRNGKeyArray,
+    local: Local | None,
+) -> Posterior:
+    """With the local projection of what the solve left undone, if anything."""
+    exact = bool(jnp.all(solution.info.relative_residual <= NOTHING_LEFT)) and solution.rows is None
+    return Posterior(
+        gp=gp,
+        system=system,
+        targets=targets,
+        prior=prior,
+        solution=solution,
+        solver=solver,
+        key=key,
+        local=local,
+        projection=None if local is None else local.projection(system),
+        unfinished=None if local is None or exact else _unfinished(system, targets, solution),
+    )
 
 
 def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[Array, "m s"]:

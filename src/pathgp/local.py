@@ -65,10 +65,32 @@ class Projection(Features):
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
         """a(x)ᵀ r_c at every row x of X."""
-        return map_rows(lambda x: self._apply(x, weights), X, QUERIES)
+        return map_rows(lambda x: self._sum(*self.coefficients(x), weights), X, QUERIES)
 
-    def _apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
-        a, c = self.coefficients(X)
+    def with_reference(
+        self, X: Float[Array, "n d"], weights: Float[Array, "N s"] | None, observed: Float[Array, "N t"]
+    ) -> tuple[Float[Array, "n s"], Float[Array, "n t"], Float[Array, "n"]]:
+        """a(x)ᵀ r_c, the local predictions a(x)ᵀ b_c from observations b = f(X) + ε, and the variance of their errors.
+
+        That of a(x)ᵀ b_c as a prediction of f(x) is k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where it is lost in rounding,
+        it is NaN.
+        """
+
+        def at(x: Float[Array, "t d"]) -> Float[Array, "t u"]:
+            a, variance, c = self._projected(x)
+            sums = [] if weights is None else [self._sum(a, c, weights)]
+            return jnp.concatenate([*sums, jnp.einsum("nm,nms->ns", a, observed[c]), variance[:, None]], axis=1)
+
+        values = map_rows(at, X, QUERIES)
+        s = 0 if weights is None else weights.shape[1]
+        return values[:, :s], values[:, s:-1], values[:, -1]
+
+    def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
+        """a(x) and the rows c that it belongs to."""
+        a, _, c = self._projected(X)
+        return a, c
+
+    def _sum(self, a: Float[Array, "n m"], c: Int[Array, "n m"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
         r = weights[c]
         if self.rows is not None:
             rows, below = self.rows, weights[self.X.shape[0] :]
@@ -76,21 +98,23 @@ class Projection(Features):
             r = r + evaluated.reshape(r.shape)
         return jnp.einsum("nm,nms->ns", a, r)
 
-    def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
-        """a(x) and the rows c that it belongs to."""
+    def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
-        return jax.vmap(self._coefficients)(X, self.X[c], self.noise[c]), c
+        return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
 
-    def _coefficients(
+    def _projected_at(
         self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]
-    ) -> Float[Array, "m"]:
+    ) -> tuple[Float[Array, "m"], Float[Array, ""]]:
         K, k = self.kernel(X_c, X_c), self.kernel(X_c, x[None])[:, 0]
         u = self._fade(self.kernel.coordinates(X_c) - self.kernel.coordinates(x[None]))
         v = self.kernel.diag(x[None])[0]
         resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
         diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
         factor = jnp.linalg.cholesky(u[:, None] * K * u[None, :] + jnp.diag(diagonal))
-        return u * jax.scipy.linalg.cho_solve((factor, True), u * k)
+        a = u * jax.scipy.linalg.cho_solve((factor, True), u * k)
+        variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
+        rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
+        return a, jnp.where(variance > 10 * rounding, variance, jnp.nan)
 
     def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
         """u: one for the nearest, zero for the last, continuous in x since distances in order are."""
@@ -123,10 +147,9 @@ class Local(eqx.Module):
     def projection(
         self,
         system: System,
-        rows: Features | None = None,
         search: Callable[[Float[Array, "N e"]], Neighbours] = search,
     ) -> Projection:
         """The features of the projection for a system, with a search for neighbours in the kernel's coordinates."""
         index = search(system.kernel.coordinates(system.X))
         neighbours = min(self.neighbours, system.size)
-        return Projection(system.kernel, system.X, system.noise_diagonal, index, neighbours, self.taper, rows)
+        return Projection(system.kernel, system.X, system.noise_diagonal, index, neighbours, self.taper)

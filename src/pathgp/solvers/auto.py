@@ -31,7 +31,8 @@ class Choice(NamedTuple):
 class Auto(Solver):
     """Exact up to `EXACT_ROWS` rows; up to `PROJECTED_ROWS` block projections, above that on a subset of the rows.
 
-    All but the exact solve leave to `local` what is short-range; None does without. Projections go on until a pass
+    All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
+    without. Projections go on until a pass
     over the data changes predictions at the data by less than `settle` times what they leave unexplained, or leaves a
     relative residual within `tolerance`, or `passes` or `max_seconds` are used up.
 
@@ -47,12 +48,13 @@ class Auto(Solver):
     def choose(self, system: System) -> Choice:
         """The solver for a system, and the reason."""
         N = system.size
+        why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if N <= EXACT_ROWS:
-            return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
+            local = None if why_not else self.local
+            return Choice(Cholesky(), local, f"{N} rows are few enough to solve exactly")
         projections = SAP(
             passes=self.passes, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds
         )
-        why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
         few = dataclasses.replace(projections, block_size=1024, local=self.local)

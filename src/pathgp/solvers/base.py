@@ -90,7 +90,7 @@ class Solver(eqx.Module):
         """The solution, started from the weights `init` (zero if None)."""
 
     def counts_on(self, system: System) -> Local | None:
-        """The local projection that finishes what this solver leaves on purpose; None where it leaves nothing."""
+        """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
         return None
 
     def counting_on(self, local: Local) -> "Solver":
