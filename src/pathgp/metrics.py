@@ -1,7 +1,11 @@
-"""How good a prediction is."""
+"""How good a prediction is, and how far a solve is from the exact one."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Float64
+
+from pathgp.kernels import Kernel
+from pathgp.system import wide
 
 
 def rmse(mean: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
@@ -27,3 +31,29 @@ def w2(
 ) -> Float[Array, "n"]:
     """The 2-Wasserstein distance between normal distributions, point by point: √((μ₁ − μ₂)² + (σ₁ − σ₂)²)."""
     return jnp.hypot(mean - other_mean, jnp.sqrt(variance) - jnp.sqrt(other_variance))
+
+
+def weight_error(weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]) -> Float64[np.ndarray, "*s"]:
+    """The error ‖v − v*‖₂ of representer weights, of each column."""
+    return np.linalg.norm(_difference(weights, exact), axis=0)
+
+
+def rkhs_error(
+    kernel: Kernel, points: Float[Array, "N d"], weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]
+) -> Float64[np.ndarray, "*s"]:
+    """The RKHS norm √((v − v*)ᵀK(v − v*)) of the difference of k(·, points) v and k(·, points) v*, of each column.
+
+    In float64, a tile of rows at a time: what a solver leaves is mostly along small eigenvalues of K.
+    """
+    difference, squares = _difference(weights, exact), 0.0
+    for i in range(0, points.shape[0], ROWS):
+        rows = wide(kernel, points[i : i + ROWS], points) @ difference
+        squares = squares + np.sum(rows * difference[i : i + ROWS], axis=0)
+    return np.sqrt(np.maximum(squares, 0))
+
+
+ROWS = 1024
+
+
+def _difference(weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]) -> Float64[np.ndarray, "N *s"]:
+    return np.asarray(weights, dtype=np.float64) - np.asarray(exact, dtype=np.float64)

@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float
 
 from pathgp.files import write_atomically
 from pathgp.gp import Posterior
+from pathgp.spectral import Basis, regions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +34,51 @@ def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], 
         for side in (-2, 2):
             axes.plot(line, mean + side * deviation, ":", color=ORANGE, linewidth=1)
     axes.set_xlim(float(line[0]), float(line[-1]))
+
+
+def regions_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], basis: Basis | None = None) -> None:
+    """The shares of the three regions along one input, stacked to one, with the data as ticks below."""
+    scores, line, data = regions(posterior, x, basis=basis), np.asarray(x)[:, 0], np.asarray(posterior.system.X)[:, 0]
+    axes.stackplot(
+        line,
+        *scores,
+        labels=["interpolation", "extrapolation", "prior"],
+        colors=[BLUE, ORANGE, "#dddddd"],
+        alpha=0.75,
+        linewidth=0,
+    )
+    visible = data[(data >= line[0]) & (data <= line[-1])]
+    ticks = visible[:: max(1, len(visible) // 1000)]
+    axes.plot(ticks, np.full(len(ticks), -0.03), "|", color=GREY, markersize=4, alpha=0.3, clip_on=False)
+    axes.set(xlim=(line[0], line[-1]), ylim=(-0.06, 1), ylabel="share of k(x, x)")
+
+
+def spectral_panel(
+    axes: "Axes",
+    basis: Basis,
+    x: Float[Array, "n 1"],
+    index: Sequence[int] = (0, 1, 4, 9, 14),
+    error: Float[Array, "n"] | None = None,
+) -> None:
+    """Spectral basis functions of one input, dark for large eigenvalues, with an error such as W2 filled in behind.
+
+    The error has an axis of its own, on the right.
+    """
+    from matplotlib import colormaps
+
+    line, values = np.asarray(x)[:, 0], basis.values(x)
+    drawn = [i for i in index if i < len(basis.eigenvalues)]
+    for place, i in enumerate(drawn):
+        colour = colormaps["viridis"](place / max(1, len(drawn)))
+        label = f"$u^{{({i + 1})}}$, λ = {basis.eigenvalues[i]:.2g}"
+        axes.plot(line, values[:, i], color=colour, linewidth=1.2, label=label)
+    axes.set(xlim=(line[0], line[-1]), ylabel="spectral basis functions")
+    if error is not None:
+        behind = axes.twinx()
+        behind.fill_between(line, 0, np.asarray(error), color=ORANGE, alpha=0.25, linewidth=0)
+        behind.set_ylim(0, 1.05 * max(float(np.max(error)), 1e-12))
+        behind.set_ylabel("error", color=ORANGE)
+        behind.tick_params(axis="y", colors=ORANGE)
 
 
 def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:

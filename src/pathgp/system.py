@@ -6,7 +6,8 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Float, Float64, Int
 
 from pathgp.kernels import Kernel
 from pathgp.tiles import TILE, tiled_product
@@ -121,3 +122,15 @@ def _matrix(kernel: Kernel, X: Float[Array, "N d"], rows: int) -> Float[Array, "
         return jax.lax.dynamic_update_slice_in_dim(K, kernel(tile, X), start, 0)
 
     return jax.lax.fori_loop(0, -(-N // rows), write, jnp.zeros((N, N), X.dtype))
+
+
+def wide(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float64[np.ndarray, "n m"]:
+    """k(A, Z) in float64 on the host, whatever the precision of its arguments: for factorisations."""
+    with jax.enable_x64(True):
+        kernel, A, Z = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, A, Z))
+        return np.array(_evaluated(kernel, A, Z))
+
+
+@jax.jit
+def _evaluated(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    return kernel(A, Z)

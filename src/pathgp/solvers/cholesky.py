@@ -3,15 +3,13 @@
 import time
 from collections.abc import Iterator
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
-from pathgp.kernels import Kernel
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
-from pathgp.system import System, Targets
+from pathgp.system import System, Targets, wide
 
 BLOCK = 2048
 
@@ -94,17 +92,6 @@ def _row_tiles(system: System) -> Iterator[tuple[int, Float64[np.ndarray, "t N"]
     """H in float64, a tile of rows at a time."""
     noise = np.asarray(system.noise_diagonal, dtype=np.float64)
     for i in range(0, system.size, system.tile[0]):
-        rows = _wide_rows(system, i)
+        rows = wide(system.kernel, system.X[i : i + system.tile[0]], system.X)
         rows[:, i : i + len(rows)] += np.diag(noise[i : i + len(rows)])
         yield i, rows
-
-
-def _wide_rows(system: System, start: int) -> Float64[np.ndarray, "t N"]:
-    with jax.enable_x64(True):
-        kernel, X = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (system.kernel, system.X))
-        return np.array(_rows(kernel, X[start : start + system.tile[0]], X))
-
-
-@jax.jit
-def _rows(kernel: Kernel, A: Float[Array, "t d"], X: Float[Array, "N d"]) -> Float[Array, "t N"]:
-    return kernel(A, X)

@@ -3,17 +3,15 @@
 import time
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
-from pathgp.kernels import Kernel
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
-from pathgp.system import System, Targets
+from pathgp.system import System, Targets, wide
 from pathgp.tiles import tiled_product
 
 
@@ -66,7 +64,7 @@ class InducingCholesky(Inducing):
         """The exact solution; `key`, `init` and `progress` change nothing."""
         clock = time.perf_counter()
         z, M = self.support(system), self.points.shape[0]
-        K_zz = _wide(system.kernel, z, z)
+        K_zz = wide(system.kernel, z, z)
         # Points may repeat; and the weights, which are rounded to the precision of the data, must not grow too large.
         jitter = 10 * float(jnp.finfo(targets.signal.dtype).eps) * np.trace(K_zz) / M
         L = linalg.cholesky(K_zz + jitter * np.eye(M), lower=True)
@@ -75,7 +73,7 @@ class InducingCholesky(Inducing):
         for i in range(0, system.size, 8192):
             rows = slice(i, i + 8192)
             scale = 1 / np.sqrt(noise[rows])
-            A = linalg.solve_triangular(L, _wide(system.kernel, z, system.X[rows]), lower=True) * scale
+            A = linalg.solve_triangular(L, wide(system.kernel, z, system.X[rows]), lower=True) * scale
             gram += A @ A.T
             right += A @ (scale[:, None] * B[rows])
         inner = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
@@ -89,14 +87,3 @@ class InducingCholesky(Inducing):
         residual = jnp.asarray(relative, dtype=weights.dtype)
         info = Info("InducingCholesky", 1, M / system.size, seconds, 1e-6, residual, residual <= 1e-6)
         return Solution(z, weights, None, info)
-
-
-def _wide(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> np.ndarray:
-    with jax.enable_x64(True):
-        wide, a, z = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, A, Z))
-        return np.array(_evaluated(wide, a, z))
-
-
-@jax.jit
-def _evaluated(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    return kernel(A, Z)
