@@ -35,7 +35,7 @@ def w2(
 
 def weight_error(weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]) -> Float64[np.ndarray, "*s"]:
     """The error ‖v − v*‖₂ of representer weights, of each column."""
-    return np.linalg.norm(_difference(weights, exact), axis=0)
+    return np.asarray(np.linalg.norm(_difference(weights, exact), axis=0))
 
 
 def rkhs_error(
@@ -49,7 +49,7 @@ def rkhs_error(
     for i in range(0, points.shape[0], ROWS):
         rows = wide(kernel, points[i : i + ROWS], points) @ difference
         squares = squares + np.sum(rows * difference[i : i + ROWS], axis=0)
-    return np.sqrt(np.maximum(squares, 0))
+    return np.asarray(np.sqrt(np.maximum(squares, 0)))
 
 
 ROWS = 1024

@@ -70,7 +70,7 @@ def spectral_panel(
     drawn = [i for i in index if i < len(basis.eigenvalues)]
     for place, i in enumerate(drawn):
         colour = colormaps["viridis"](place / max(1, len(drawn)))
-        label = f"$u^{{({i + 1})}}$, λ = {basis.eigenvalues[i]:.2g}"
+        label = f"$u^{{({i + 1})}}$, λ = {basis.eigenvalues[i]:.3g}"
         axes.plot(line, values[:, i], color=colour, linewidth=1.2, label=label)
     axes.set(xlim=(line[0], line[-1]), ylabel="spectral basis functions")
     if error is not None:

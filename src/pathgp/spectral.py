@@ -29,7 +29,10 @@ REGIONS = 3
 
 
 class Basis(eqx.Module):
-    """Functions u⁽ⁱ⁾(·) = Σ_j coefficients_ji k(·, points_j), orthonormal in the RKHS, the largest at the data first."""
+    """Functions u⁽ⁱ⁾(·) = Σ_j coefficients_ji k(·, points_j), orthonormal in the RKHS, the largest at the data first.
+
+    Their eigenvalues λ_i are their squared norms ‖u⁽ⁱ⁾(X)‖² at the data.
+    """
 
     kernel: eqx.AbstractVar[Kernel]
     points: eqx.AbstractVar[Float[Array, "M d"]]
@@ -61,7 +64,7 @@ class SpectralBasis(Basis):
     >>> import jax.numpy as jnp
     >>> from pathgp.kernels import RBF
     >>> basis = spectral_basis(RBF(), jnp.array([[0.0], [1.0], [9.0]]))
-    >>> theta = basis.weights([0.0, 3.0, 4.0])
+    >>> theta = basis.weights(jnp.array([0.0, 3.0, 4.0]))
     >>> print(round(float(basis.seminorm(theta)), 6), round(float(basis.seminorm(theta, slice(0, 2))), 6))
     5.0 3.0
     """
@@ -69,16 +72,16 @@ class SpectralBasis(Basis):
     kernel: Kernel
     points: Float[Array, "N d"]
     eigenvalues: Float64[np.ndarray, "r"]
-    eigenvectors: Float64[np.ndarray, "N r"]
+    coefficients: Float64[np.ndarray, "N r"]
 
     @property
-    def coefficients(self) -> Float64[np.ndarray, "N r"]:
-        """UΛ^−½."""
-        return self.eigenvectors / np.sqrt(self.eigenvalues)
+    def eigenvectors(self) -> Float64[np.ndarray, "N r"]:
+        """U, a column each."""
+        return self.coefficients * np.sqrt(self.eigenvalues)
 
     def coordinates(self, theta: Shaped[ArrayLike, "N *s"]) -> Float64[np.ndarray, "r *s"]:
         """w = Λ^½ Uᵀθ."""
-        return (self.eigenvectors * np.sqrt(self.eigenvalues)).T @ np.asarray(theta, dtype=np.float64)
+        return (self.coefficients * self.eigenvalues).T @ np.asarray(theta, dtype=np.float64)
 
     def weights(self, w: Shaped[ArrayLike, "r *s"]) -> Float64[np.ndarray, "N *s"]:
         """θ = UΛ^−½ w."""
@@ -93,14 +96,15 @@ class SpectralBasis(Basis):
 
         Its square is θᵀUΛ_I Uᵀθ; over all indices, that of the RKHS norm.
         """
-        return np.linalg.norm(self.coordinates(theta)[index], axis=0)
+        return np.asarray(np.linalg.norm(self.coordinates(theta)[index], axis=0))
 
 
 class NystromBasis(Basis):
     """Of span{k(·, z)} the unit functions that are largest at the data, each orthogonal to those before it.
 
-    This is the Courant–Fischer property of u⁽ⁱ⁾ within a subspace (Rayleigh and Ritz): λ_i = Σ_n σ²/Σ_nn u⁽ⁱ⁾(x_n)², where
-    σ² is the mean noise, is at most the eigenvalue of all rows, and equal to it where the points z are all rows.
+    This is the Courant–Fischer property of u⁽ⁱ⁾ within a subspace (Rayleigh and Ritz): λ_i is at most that of all rows,
+    and equal to it where the points z are all rows. Where noise differs from row to row, the data are weighted by its
+    inverse, λ_i = Σ_n σ²/Σ_nn u⁽ⁱ⁾(x_n)² with the mean noise σ².
     """
 
     kernel: Kernel
@@ -112,7 +116,8 @@ class NystromBasis(Basis):
 def spectral_basis(kernel: Kernel, X: Shaped[ArrayLike, "..."]) -> SpectralBasis:
     """The eigendecomposition of K = k(X, X): O(N³) time and O(N²) memory, for some thousand rows."""
     X = checks.inputs(X)
-    return SpectralBasis(kernel, X, *_eigen(wide(kernel, X, X)))
+    eigenvalues, U = _eigen(wide(kernel, X, X))
+    return SpectralBasis(kernel, X, eigenvalues, U / np.sqrt(eigenvalues))
 
 
 def nystrom_basis(system: System, points: Shaped[ArrayLike, "..."]) -> NystromBasis:
@@ -135,7 +140,9 @@ def _eigen(K: Float64[np.ndarray, "N N"]) -> tuple[Float64[np.ndarray, "r"], Flo
     eigenvalues, U = np.linalg.eigh(K)
     eigenvalues, U = eigenvalues[::-1], U[:, ::-1]
     resolved = int(np.sum(eigenvalues > len(K) * np.finfo(np.float64).eps * eigenvalues[0]))
-    return eigenvalues[:resolved], U[:, :resolved]
+    U = U[:, :resolved]
+    signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(resolved)])  # so that no picture depends on LAPACK
+    return eigenvalues[:resolved], U * signs
 
 
 class DescentBound(eqx.Module):
@@ -245,8 +252,8 @@ def regions(
     λ_i/(λ_i + σ²), so the data outweigh the prior exactly in the directions of interpolation. With noise that differs
     from row to row, the values at the data are weighted by its inverse.
 
-    On more rows than `basis_of` decomposes exactly, the prior score is an upper bound: a subspace explains less. A basis
-    that is kept serves any number of calls.
+    On more rows than `basis_of` decomposes exactly, the prior score is an upper bound: a subspace explains less. A
+    basis that is kept serves any number of calls.
     """
     basis = basis_of(posterior) if basis is None else basis
     smallest = float(posterior.system.mean_noise) if smallest is None else smallest

@@ -32,7 +32,7 @@ def map_rows(
         return f(A)
     tiles = pad_rows(A, rows).reshape(-1, rows, d)
     out = jax.lax.map(f, tiles)
-    return out.reshape(-1, *out.shape[2:])[:n]
+    return out.reshape(out.shape[0] * rows, *out.shape[2:])[:n]  # also where there are no columns
 
 
 def product(

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from pathgp.cli import bench
+from pathgp.cli import bench, data
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -12,6 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="pathgp", description="Gaussian processes whose posterior is functions.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     bench.add_to(commands)
+    data.add_to(commands)
     parsed = parser.parse_args(arguments)
     try:
         parsed.run(parsed)

@@ -19,14 +19,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pathgp import GP, Posterior, condition, metrics
+from pathgp import GP, Posterior, condition, datasets, metrics
 from pathgp.files import write_atomically
 from pathgp.kernels import RBF
 from pathgp.plots import posterior_panel
 from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, ConvergenceWarning, Solver
-
-NOISE = 0.5
-SPACING = 0.02
 
 
 class Layout(NamedTuple):
@@ -51,18 +48,12 @@ class Row(NamedTuple):
     w2_to_exact_marginals: float
 
 
-def layouts(N: int, key: Array) -> Iterator[Layout]:
+def layouts(N: int, seed: int = 0) -> Iterator[Layout]:
     """Both layouts, with observations sin(2x) + cos(5x) + N(0, 0.5)."""
-    input_key, noise_key = jax.random.split(key)
-    infill = jax.random.normal(input_key, (N, 1))
-    grid = SPACING * (jnp.arange(N, dtype=infill.dtype)[:, None] - N / 2)
-    noise = NOISE**0.5 * jax.random.normal(noise_key, (N,))
-    gp = GP(RBF(lengthscale=0.5), noise=NOISE)
-    window = 6 * SPACING * 100
-    edge = float(grid[-1, 0])
-    for name, X, low, high in (("infill", infill, -6.0, 6.0), ("large domain", grid, edge - window, edge + window / 3)):
-        y = jnp.sin(2 * X[:, 0]) + jnp.cos(5 * X[:, 0]) + noise
-        yield Layout(name, gp, X, y, jnp.linspace(low, high, 400)[:, None])
+    gp = GP(RBF(lengthscale=0.5), noise=datasets.NOISE)
+    for data in (datasets.infill(N, seed), datasets.large_domain(N, seed)):
+        X, y, x = map(jnp.asarray, (data.X, data.y, data.X_test))
+        yield Layout(data.name.replace("_", " "), gp, X, y, x)
 
 
 def solvers(seconds: float) -> list[Solver]:
@@ -79,7 +70,7 @@ def solvers(seconds: float) -> list[Solver]:
 def run(N: int, seconds: float, num_samples: int) -> tuple[list[Row], list[tuple[Layout, list[Posterior]]]]:
     """Every solver on both layouts; each is compiled on a run that does not count."""
     rows, pictures = [], []
-    for layout in layouts(N, jax.random.key(0)):
+    for layout in layouts(N):
         posteriors: list[Posterior] = []
         for solver, rehearsal in zip(solvers(seconds), solvers(0.0), strict=True):
             with warnings.catch_warnings():
