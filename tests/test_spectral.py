@@ -140,8 +140,8 @@ def test_descent_stays_within_the_bounds(data, basis, steps):
 def attained():
     """Five points and a kernel that is small beside the noise: there the bounds of the paper are nearly attained."""
     X = np.array([[-1.0], [-0.4], [0.1], [0.7], [1.2]], np.float32)
-    basis = spectral.spectral_basis(Matern32(ELL, 0.01), X)
-    return basis, k(X, X) * 0.01 / VARIANCE, spectral.largest_learning_rate(basis, 1.0)
+    basis = spectral.spectral_basis(Matern32(ELL, 0.02), X)
+    return basis, k(X, X) * 0.02 / VARIANCE, spectral.largest_learning_rate(basis, 2.0)
 
 
 def test_the_bias_of_the_bounds_is_attained(attained):
@@ -149,16 +149,16 @@ def test_the_bias_of_the_bounds_is_attained(attained):
     basis, K, largest = attained
     rate, steps, i = 0.05 * largest, 2000, 3
     y = 7.0 * basis.eigenvectors[:, i]
-    error = averaged_sgd(K, y, 1.0, rate, steps, 0.0, np.random.default_rng(0), 1)[:, 0]
-    error = error - np.linalg.solve(K + np.eye(5), y)
-    bound = spectral.DescentBound(basis, 1.0, 7.0, rate, 0.0, steps)
+    error = averaged_sgd(K, y, 2.0, rate, steps, 0.0, np.random.default_rng(0), 1)[:, 0]
+    error = error - np.linalg.solve(K + 2.0 * np.eye(5), y)
+    bound = spectral.DescentBound(basis, 2.0, 7.0, rate, 0.0, steps)
     assert 0.95 < np.abs(basis.eigenvectors[:, i] @ error) / bound.eigenvectors[i] < 1
     assert 0.95 < np.abs(basis.projections(K @ error)[i]) / bound.projections[i] < 1
     assert 0.95 < basis.seminorm(error, slice(i, i + 1)) / bound.seminorm(slice(i, i + 1)) < 1
     only = spectral.SpectralBasis(basis.kernel, basis.points, basis.eigenvalues[i:4], basis.coefficients[:, i:4])
-    alone = spectral.DescentBound(only, 1.0, 7.0, rate * 0.99, 0.0, steps)
+    alone = spectral.DescentBound(only, 2.0, 7.0, rate * 0.99, 0.0, steps)
     x = np.array([[0.3], [1.5]], np.float32)
-    ratio = np.abs(k(x, basis.points) * 0.01 / VARIANCE @ error) / alone.pointwise(x)
+    ratio = np.abs(k(x, basis.points) * 0.02 / VARIANCE @ error) / alone.pointwise(x)
     np.testing.assert_array_less(ratio, 1)
     np.testing.assert_array_less(0.93, ratio)
 
@@ -169,8 +169,8 @@ def test_the_noise_of_the_bounds_is_attained(attained, delta):
     as |N(0, 1)| > √(2 log 1/δ), which is at most δ."""
     basis, K, largest = attained
     rate, steps, G, runs = 0.9 * largest, 400, 2.0, 4000
-    alpha = averaged_sgd(K, np.zeros(5), 1.0, rate, steps, G, np.random.default_rng(1), runs)
-    bound = spectral.DescentBound(basis, 1.0, 0.0, rate, G, steps, delta)
+    alpha = averaged_sgd(K, np.zeros(5), 2.0, rate, steps, G, np.random.default_rng(1), runs)
+    bound = spectral.DescentBound(basis, 2.0, 0.0, rate, G, steps, delta)
     outside = np.mean(basis.seminorm(alpha, slice(0, 1)) > bound.seminorm(slice(0, 1)))
     expected = 2 * stats.norm.sf(np.sqrt(2 * np.log(1 / delta)))
     assert outside < delta
