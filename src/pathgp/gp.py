@@ -2,7 +2,6 @@
 
 import dataclasses
 from functools import partial
-from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -18,8 +17,6 @@ from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
-
-Columns = TypeVar("Columns")
 
 MORE_SAMPLES, MORE_DATA = 1, 2
 """So that a key which was given to `condition` already draws something else."""
@@ -94,17 +91,18 @@ class Posterior(Predictive):
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
-        draw_key, noise_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES))
+        draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
         prior = _draw(self.prior.features, num, draw_key)
         targets = _sample_targets(self.system, prior, noise_key)
-        # The same key as before: a solver on a random subset must take the same one.
-        solution = self.solver.solve(self.system, targets, key=self.key, progress=progress)
+        solution = self.solver.extend(
+            self.solution, self.system, targets, key=extend_key, solve_key=self.key, progress=progress
+        )
         unfinished = self.unfinished
         if unfinished is not None:
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
         return dataclasses.replace(
             self,
-            targets=_beside(self.targets, targets),
+            targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
             solution=_joined(self.solution, solution),
             unfinished=unfinished,
@@ -132,8 +130,8 @@ class Posterior(Predictive):
         new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
         new = System(self.gp.kernel, X, new_gp.noise)
-        targets = _beside(_mean_targets(y, self.gp), _sample_targets(new, self.prior, noise_key))
-        all_targets = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), self.targets, targets)
+        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, self.prior, noise_key))
+        all_targets = self.targets.above(targets)
         all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
         gp = GP(self.gp.kernel, all_noise, self.gp.mean)
         system = System(gp.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
@@ -187,7 +185,7 @@ def condition(
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
     system = System(gp.kernel, X, gp.noise).kept(keep_bytes)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-    targets = _beside(_mean_targets(y, gp), _sample_targets(system, prior, noise_key))
+    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
     if local is not None:
         solver = solver.counting_on(local)
         system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
@@ -215,7 +213,7 @@ def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
 def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
     """f(X) and ε ~ N(0, Σ), a column for each prior draw f."""
     noise = jax.random.normal(key, (system.size, prior.weights.shape[1]))
-    return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise)
+    return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise, prior)
 
 
 def _posterior(
@@ -261,9 +259,9 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     return residual - Function(Canonical(system.kernel, points), w)(system.X)
 
 
-def _beside(left: Columns, right: Columns) -> Columns:
+def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
     """The columns of the right after those of the left."""
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), left, right)
+    return jnp.concatenate([left, right], axis=1)
 
 
 def _joined(left: Solution, right: Solution) -> Solution:
@@ -279,9 +277,10 @@ def _joined(left: Solution, right: Solution) -> Solution:
         jnp.concatenate([a.converged, b.converged]),
         a.reason,
     )
-    both = left.residual is not None and right.residual is not None
-    residual = _beside(left.residual, right.residual) if both else None
-    return Solution(left.points, _beside(left.weights, right.weights), residual, info, left.rows)
+    residual = None
+    if left.residual is not None and right.residual is not None:
+        residual = _beside(left.residual, right.residual)
+    return Solution(left.points, _beside(left.weights, right.weights), residual, info, left.rows, left.q)
 
 
 def _noise_of_update(

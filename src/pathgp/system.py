@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int
 
+from pathgp.functions import Function
 from pathgp.kernels import Kernel
 from pathgp.tiles import TILE, tiled_product
 
@@ -20,10 +21,14 @@ class Targets(eqx.Module):
 
     Signal and noise are kept apart because the low-variance objective of the paper moves the noise into the
     regulariser. A column without noise asks for a mean; a sample has signal f(X) and noise ε.
+
+    Columns that ask for a mean come first. `draws` are the prior functions f of the others, for the solvers that need
+    their values elsewhere than at the data.
     """
 
     signal: Float[Array, "N s"]
     noise: Float[Array, "N s"]
+    draws: Function | None = None
 
     @property
     def total(self) -> Float[Array, "N s"]:
@@ -35,6 +40,38 @@ class Targets(eqx.Module):
         """‖b‖ of each column, one where a column is zero, to divide residuals by."""
         norms = jnp.linalg.norm(self.total, axis=0)
         return jnp.where(norms > 0, norms, 1)
+
+    @property
+    def num_means(self) -> int:
+        """The number of columns that ask for a mean."""
+        return self.signal.shape[1] - (0 if self.draws is None else self.draws.weights.shape[1])
+
+    def draws_at(self, Z: Float[Array, "M d"]) -> Float[Array, "M t"]:
+        """f(Z) of every column that is a sample."""
+        if bool(jnp.any(self.noise[:, : self.num_means] != 0)):
+            raise ValueError(
+                "the targets have samples whose prior functions are not known, and this solver needs their values at "
+                "its points: give the functions as Targets(signal, noise, draws), as `condition` does."
+            )
+        return jnp.zeros((Z.shape[0], 0), Z.dtype) if self.draws is None else self.draws(Z)
+
+    def rows(self, index: Int[Array, "b"]) -> "Targets":
+        """The right-hand sides at some of the rows."""
+        return Targets(self.signal[index], self.noise[index], self.draws)
+
+    def beside(self, right: "Targets") -> "Targets":
+        """The columns of `right`, all of them samples, after these."""
+        draws = right.draws
+        if self.draws is not None and right.draws is not None:
+            weights = jnp.concatenate([self.draws.weights, right.draws.weights], axis=1)
+            draws = Function(self.draws.features, weights)
+        signal = jnp.concatenate([self.signal, right.signal], axis=1)
+        return Targets(signal, jnp.concatenate([self.noise, right.noise], axis=1), draws)
+
+    def above(self, below: "Targets") -> "Targets":
+        """The same columns with the rows of `below` after these."""
+        signal = jnp.concatenate([self.signal, below.signal])
+        return Targets(signal, jnp.concatenate([self.noise, below.noise]), self.draws)
 
 
 class System(eqx.Module):

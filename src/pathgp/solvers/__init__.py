@@ -19,13 +19,18 @@ from pathgp.solvers.inducing_sgd import InducingSGD
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
+from pathgp.solvers.sgpr import SGPR
 from pathgp.solvers.subset import SubsetOfData
+from pathgp.solvers.svgp import SVGP
+from pathgp.solvers.variational import Variational
 
 __all__ = [
     "CG",
     "SAP",
     "SDD",
     "SGD",
+    "SGPR",
+    "SVGP",
     "Auto",
     "Cholesky",
     "ConvergenceWarning",
@@ -40,4 +45,5 @@ __all__ = [
     "Solution",
     "Solver",
     "SubsetOfData",
+    "Variational",
 ]

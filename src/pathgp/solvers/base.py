@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.local import Local
+from pathgp.solvers.variational import Variational
 from pathgp.system import System, Targets
 
 
@@ -38,13 +39,14 @@ class Info(eqx.Module):
     converged: Bool[Array, "s"]
     """Whether each column met what its solver was asked for."""
     reason: str = eqx.field(static=True, default="")
-    """Why this solver was chosen, where it was not chosen by the user."""
+    """Why this solver was chosen, where it was not chosen by the user; and what a solver had to add to go on."""
 
 
 class Solution(eqx.Module):
     """The weights W of the functions k(·, points) @ W, and the residual columns b − (K+Σ)W if they came for free.
 
-    `rows` says which rows of the data the points are, where they are some of them.
+    `rows` says which rows of the data the points are, where they are some of them. `q` is the distribution of the
+    function's values at the points, where the solver found one.
     """
 
     points: Float[Array, "M d"]
@@ -52,6 +54,7 @@ class Solution(eqx.Module):
     residual: Float[Array, "N s"] | None
     info: Info
     rows: Int[Array, "M"] | None = None
+    q: Variational | None = None
 
 
 class Snapshot(eqx.Module):
@@ -88,6 +91,23 @@ class Solver(eqx.Module):
         progress: bool = False,
     ) -> Solution:
         """The solution, started from the weights `init` (zero if None)."""
+
+    def extend(
+        self,
+        solution: Solution,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        solve_key: PRNGKeyArray,
+        progress: bool = False,
+    ) -> Solution:
+        """Samples more, beside the columns of `solution`, which `solve_key` gave: here by solving for them.
+
+        With the same key as before, so that a solver on a random subset takes the same one; `key` is for a solver whose
+        samples are random themselves.
+        """
+        return self.solve(system, targets, key=solve_key, progress=progress)
 
     def counts_on(self, system: System) -> Local | None:
         """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
@@ -171,7 +191,7 @@ class Iterative(Solver):
         method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
         plan = _prepare(method, system, targets, plan_key)
         state = _start(method, plan, system, targets, start_key, init)
-        bar = _bar(type(self).__name__, last) if progress else None
+        bar = progress_bar(type(self).__name__, last) if progress else None
 
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
@@ -231,7 +251,8 @@ def warn_unless_converged(info: Info) -> None:
         )
 
 
-def _bar(name: str, total: int) -> Any:
+def progress_bar(name: str, total: int) -> Any:
+    """A bar that counts steps."""
     from tqdm.auto import tqdm
 
     return tqdm(total=total, desc=name, unit="step")

@@ -1,11 +1,12 @@
 """Inducing points: the weights live on M points z of one's choice, not on the N rows of the data."""
 
 import time
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
@@ -42,11 +43,42 @@ class Inducing(Solver):
         )
 
 
+class NormalEquations(NamedTuple):
+    """(I + AAᵀ) U = A Σ^−½ B in float64, with K_zz + jitter = LLᵀ and A = L⁻¹ K_zX Σ^−½: V = L⁻ᵀU are the weights."""
+
+    L: Float64[np.ndarray, "M M"]
+    gram: Float64[np.ndarray, "M M"]
+    right: Float64[np.ndarray, "M s"]
+
+    @classmethod
+    def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
+        """One pass over the data in tiles; `jitter` is a share of the mean of K_zz's diagonal."""
+        M = z.shape[0]
+        K_zz = wide(system.kernel, z, z)
+        L = linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
+        gram, right = np.eye(M), np.zeros((M, B.shape[1]))
+        noise = np.asarray(system.noise_diagonal, dtype=np.float64)
+        for i in range(0, system.size, 8192):
+            rows = slice(i, i + 8192)
+            scale = 1 / np.sqrt(noise[rows])
+            A = linalg.solve_triangular(L, wide(system.kernel, z, system.X[rows]), lower=True) * scale
+            gram += A @ A.T
+            right += A @ (scale[:, None] * np.asarray(B[rows], dtype=np.float64))
+        return cls(L, gram, right)
+
+    def solve(self) -> tuple[Float64[np.ndarray, "M s"], Float64[np.ndarray, "s"]]:
+        """The weights V, and the relative residual of each column of U."""
+        U = linalg.cho_solve(linalg.cho_factor(self.gram, lower=True), self.right)
+        norms = np.linalg.norm(self.right, axis=0)
+        relative = np.linalg.norm(self.right - self.gram @ U, axis=0) / np.where(norms > 0, norms, 1)
+        return linalg.solve_triangular(self.L, U, lower=True, trans=1), relative
+
+
 class InducingCholesky(Inducing):
     """The closed form for small M (Titsias, 2009): (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, in float64.
 
-    With K_zz = LLᵀ and A = L⁻¹ K_zX Σ^−½ it is V = L⁻ᵀ (I + AAᵀ)⁻¹ A Σ^−½ B: the KL-optimal posterior mean, and with
-    prior draws f in the place of draws of the Nyström approximation, the paper's samples.
+    This is the KL-optimal posterior mean, and with prior draws f in the place of draws f^(z) of the Nyström
+    approximation, the paper's samples. `SGPR` has the exact ones.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -63,27 +95,23 @@ class InducingCholesky(Inducing):
     ) -> Solution:
         """The exact solution; `key`, `init` and `progress` change nothing."""
         clock = time.perf_counter()
-        z, M = self.support(system), self.points.shape[0]
-        K_zz = wide(system.kernel, z, z)
-        # Points may repeat; and the weights, which are rounded to the precision of the data, must not grow too large.
-        jitter = 10 * float(jnp.finfo(targets.signal.dtype).eps) * np.trace(K_zz) / M
-        L = linalg.cholesky(K_zz + jitter * np.eye(M), lower=True)
-        gram, right = np.eye(M), np.zeros((M, targets.signal.shape[1]))
-        B, noise = np.asarray(targets.total), np.asarray(system.noise_diagonal, dtype=np.float64)
-        for i in range(0, system.size, 8192):
-            rows = slice(i, i + 8192)
-            scale = 1 / np.sqrt(noise[rows])
-            A = linalg.solve_triangular(L, wide(system.kernel, z, system.X[rows]), lower=True) * scale
-            gram += A @ A.T
-            right += A @ (scale[:, None] * B[rows])
-        inner = linalg.cho_solve(linalg.cho_factor(gram, lower=True), right)
-        V = linalg.solve_triangular(L, inner, lower=True, trans=1)
-        norms = np.linalg.norm(right, axis=0)
-        relative = np.linalg.norm(right - gram @ inner, axis=0) / np.where(norms > 0, norms, 1)
-        weights = jnp.asarray(V, dtype=targets.signal.dtype)
-        seconds = time.perf_counter() - clock
-        if observe is not None:
-            observe.call(Snapshot(1, M / system.size, seconds, weights))
-        residual = jnp.asarray(relative, dtype=weights.dtype)
-        info = Info("InducingCholesky", 1, M / system.size, seconds, 1e-6, residual, residual <= 1e-6)
-        return Solution(z, weights, None, info)
+        z = self.support(system)
+        return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)
+
+
+def resolved(z: Float[Array, "M d"]) -> float:
+    """A jitter for weights in the precision of the data: points may repeat, and weights must stay small."""
+    return 10 * float(jnp.finfo(z.dtype).eps)
+
+
+def solved(
+    solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, observe: Every | None
+) -> Solution:
+    """The solution of a direct solver that was started at `clock`."""
+    V, relative = equations.solve()
+    weights, residual = jnp.asarray(V, dtype=z.dtype), jnp.asarray(relative, dtype=z.dtype)
+    seconds, passes = time.perf_counter() - clock, z.shape[0] / rows
+    if observe is not None:
+        observe.call(Snapshot(1, passes, seconds, weights))
+    info = Info(type(solver).__name__, 1, passes, seconds, 1e-6, residual, residual <= 1e-6)
+    return Solution(z, weights, None, info)

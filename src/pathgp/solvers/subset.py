@@ -49,8 +49,7 @@ class SubsetOfData(Solver):
         rows = jnp.sort(jax.random.permutation(subset_key, system.size)[: self.rows])
         noise = system.noise if system.noise.ndim == 0 else system.noise[rows]
         part = System(system.kernel, system.X[rows], noise, system.tile)
-        b = jax.tree.map(lambda column: column[rows], targets)
-        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress)
+        solution = self.solver.solve(part, targets.rows(rows), key=solve_key, observe=observe, progress=progress)
         inner = solution.info
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)
