@@ -8,7 +8,13 @@ from pathgp.experiments.peers import PEERS
 from pathgp.gp import GP
 from pathgp.kernels import Matern32
 
-NEEDS = {"gpytorch": "gpytorch", "botorch": "botorch", "gpboost-100": "gpboost", "gpboost-200": "gpboost"}
+NEEDS = {
+    "gpytorch": "gpytorch",
+    "gpytorch-svgp": "gpytorch",  # with all 150 rows for points
+    "botorch": "botorch",
+    "gpboost-100": "gpboost",
+    "gpboost-200": "gpboost",
+}
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -1,5 +1,6 @@
 """SVGP, SGPR and the collapsed bound against closed forms in NumPy."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ from pathgp.likelihood import collapsed_bound
 from pathgp.solvers import SGPR, SVGP, Cholesky, DivergenceError, Every, InducingCholesky
 from pathgp.system import Targets
 
-N, M, S, FEATURES = 300, 24, 2048, 4000
+N, M, S, FEATURES = 300, 24, 1024, 2000
 GAUSSIAN = GP(Matern32(0.8, 1.4), noise=np.linspace(0.05, 0.3, N), mean=2.0)
 MONTE_CARLO = 3 * 1.4 * (S**-0.5 + FEATURES**-0.5)
 
@@ -56,7 +57,7 @@ def bounds(X, y, z):
 def fitted():
     """All of the data in every batch, so that the ELBO is no estimate."""
     X, y, z, _ = data()
-    solver = SVGP(z, steps=3000, batch_size=N, learning_rate=0.05, tolerance=0.02)
+    solver = SVGP(z, steps=1500, batch_size=N, learning_rate=0.1, tolerance=0.02)
     return condition(GAUSSIAN, X, y, solver=solver, num_samples=S, num_features=FEATURES, key=jax.random.key(0))
 
 
@@ -73,7 +74,7 @@ def test_the_elbo_approaches_the_collapsed_bound_from_below(fitted):
     bound, evidence = bounds(X, y, z)
     q = fitted.solution.q
     assert q.steps.shape == q.elbo.shape == (100,)
-    assert int(q.steps[-1]) == 3000
+    assert int(q.steps[-1]) == 1500
     assert float(jnp.max(q.elbo)) < bound + 0.05 < evidence  # float32 sums of hundreds
     assert float(q.elbo[-1]) > bound - 0.2
     assert float(q.elbo[0]) < bound - 50
@@ -117,7 +118,7 @@ def test_the_residual_tells_the_distance_from_the_optimum(fitted):
 def test_more_samples_come_from_the_same_distribution(fitted):
     _, _, _, x = data()
     more = fitted.with_samples(S, key=jax.random.key(7))
-    assert more.info.steps == 3000
+    assert more.info.steps == 1500
     first, second = np.split(np.asarray(more.samples(x)), 2, axis=1)
     np.testing.assert_allclose(first, fitted.samples(x), atol=1e-4)
     np.testing.assert_allclose(np.cov(second), np.cov(first), atol=2 * MONTE_CARLO)
@@ -125,19 +126,27 @@ def test_more_samples_come_from_the_same_distribution(fitted):
     assert abs(correlation) < 4 * S**-0.5
 
 
-def test_minibatches_observers_and_new_data(fitted):
+def test_minibatches_come_near_too_and_observers_look_on(fitted):
     X, y, z, x = data()
     seen = []
-    solver = SVGP(z, steps=2000, batch_size=50, learning_rate=0.03, tolerance=1.0)
+    solver = SVGP(z, steps=1500, batch_size=50, learning_rate=0.03, tolerance=10.0)
     posterior = condition(
         GAUSSIAN, X, y, solver=solver, num_samples=3, key=jax.random.key(1), observe=Every(500, seen.append)
     )
     np.testing.assert_allclose(posterior.mean(x), fitted.mean(x), atol=0.15)
-    assert [s.step for s in seen] == [500, 1000, 1500, 2000]
-    np.testing.assert_array_equal(seen[-1].weights, posterior.solution.weights)
+    assert [s.step for s in seen] == [500, 1000, 1500]
+    np.testing.assert_allclose(seen[-1].weights, posterior.solution.weights, atol=1e-4)
+
+
+def test_an_update_starts_from_the_mean_before_it():
+    X, y, z, x = data()
+    still = SVGP(z, steps=1, learning_rate=1e-9, tolerance=1e9)
+    posterior = condition(GAUSSIAN, X, y, solver=InducingCholesky(z), num_samples=3, key=jax.random.key(1))
+    posterior = eqx.tree_at(lambda p: p.solver, posterior, still)
     updated = posterior.update(X[:50], y[:50], noise=np.asarray(GAUSSIAN.noise[:50]), key=jax.random.key(2))
+    np.testing.assert_allclose(updated.mean(x), posterior.mean(x), atol=1e-3)
+    assert updated.targets.num_means == 1
     assert updated.samples(x).shape == (12, 3)
-    assert float(updated.solution.q.elbo[0]) > float(posterior.solution.q.elbo[0])  # the mean goes on from before
 
 
 def test_points_that_move_raise_the_bound(fitted):

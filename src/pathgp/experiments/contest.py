@@ -21,19 +21,38 @@ import numpy as np
 
 from pathgp import datasets, metrics
 from pathgp.datasets import Dataset
-from pathgp.experiments.peers import MODULES, NUM_SAMPLES, PEERS
+from pathgp.experiments.peers import MODULES, NUM_SAMPLES, PEERS, SVGP_BATCH, SVGP_RATE, svgp_points, svgp_steps
 from pathgp.experiments.scores import Result, scores
 from pathgp.functions import Canonical, Function
 from pathgp.gp import GP, condition
+from pathgp.inducing import random_subset
 from pathgp.kernels import Matern32
-from pathgp.solvers import CG, SAP, SDD, SGD, Auto, Cholesky, Every, Snapshot, Solver
+from pathgp.solvers import (
+    CG,
+    SAP,
+    SDD,
+    SGD,
+    SVGP,
+    Auto,
+    Cholesky,
+    Every,
+    InducingCG,
+    Snapshot,
+    Solver,
+    SubsetOfData,
+)
 
 SECONDS = 150.0
 """When SGD and SDD are stopped, as patient as they are in the paper."""
 
 
 def ours(solver: Solver, every: int | None = None) -> Callable[[Dataset, GP], Result]:
-    """This library: a run to compile, then the one that counts, then one that is watched every so many steps."""
+    """This library with a solver that needs to know nothing of the data."""
+    return made(lambda data, gp: solver, every)
+
+
+def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Callable[[Dataset, GP], Result]:
+    """This library: a run to compile, then the one that counts; the first is watched every so many steps."""
 
     def run(data: Dataset, gp: GP) -> Result:
         snapshots: list[tuple[float, np.ndarray]] = []
@@ -41,8 +60,9 @@ def ours(solver: Solver, every: int | None = None) -> Callable[[Dataset, GP], Re
         def look(snapshot: Snapshot) -> None:
             snapshots.append((snapshot.seconds, np.asarray(snapshot.weights[:, 0])))
 
-        def job(solver: Solver = solver, observe: Every | None = None) -> tuple[float, Result]:
+        def job(observe: Every | None = None) -> tuple[float, Result]:
             start = time.perf_counter()
+            solver = make(data, gp)
             posterior = condition(
                 gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=jax.random.key(0), observe=observe
             )
@@ -71,6 +91,16 @@ def ours(solver: Solver, every: int | None = None) -> Callable[[Dataset, GP], Re
     return run
 
 
+def svgp(data: Dataset, gp: GP) -> SVGP:
+    """SVGP on the centres of clusters, for as many steps as its peer."""
+    return SVGP(svgp_points(data, gp), steps=svgp_steps(len(data.X)), batch_size=SVGP_BATCH, learning_rate=SVGP_RATE)
+
+
+def inducing(data: Dataset, gp: GP) -> InducingCG:
+    """Random rows, a quarter of them but at most 4096: its preconditioner factorises a matrix of that size."""
+    return InducingCG(random_subset(data.X, max(1, min(4096, len(data.X) // 4)), key=jax.random.key(1)))
+
+
 CONTESTANTS: dict[str, Callable[[Dataset, GP], Result]] = {
     "auto": ours(Auto()),
     "sap": ours(SAP(), 8),
@@ -78,6 +108,9 @@ CONTESTANTS: dict[str, Callable[[Dataset, GP], Result]] = {
     "sdd": ours(SDD(max_seconds=SECONDS), 500),
     "sgd": ours(SGD(max_seconds=SECONDS), 500),
     "cholesky": ours(Cholesky()),
+    "svgp": made(svgp),
+    "inducing": made(inducing),
+    "subset": ours(SubsetOfData(25_000)),
     **PEERS,
 }
 

@@ -5,14 +5,27 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from pathgp.datasets import Dataset
 from pathgp.experiments.scores import Result, scores
 from pathgp.gp import GP
+from pathgp.inducing import k_means
 from pathgp.kernels import Matern32
 
 NUM_SAMPLES = 64
+SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 1024, 1024, 0.01
+
+
+def svgp_points(data: Dataset, gp: GP) -> np.ndarray:
+    """The inducing points of every SVGP: centres of clusters, at most `SVGP_POINTS`."""
+    return np.asarray(k_means(gp.kernel, data.X, min(SVGP_POINTS, len(data.X)), key=jax.random.key(1)))
+
+
+def svgp_steps(rows: int) -> int:
+    """The steps of every SVGP: a hundred epochs, but not more than 3000 steps and not fewer than 1000."""
+    return int(np.clip(100 * -(-rows // SVGP_BATCH), 1000, 3000))
 
 
 def scipy_cholesky(dtype: type) -> Callable[[Dataset, GP], Result]:
@@ -70,6 +83,56 @@ def gpytorch_cg(data: Dataset, gp: GP) -> Result:
     ):
         prediction = model(torch.tensor(data.X_test))
         mean, variance = prediction.mean.numpy(), prediction.variance.numpy()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, **scores(data, mean, variance + float(gp.noise))}
+
+
+def gpytorch_svgp(data: Dataset, gp: GP) -> Result:
+    """GPyTorch's SVGP, whitened, with a full covariance; points, steps, batches and rates are those of ours."""
+    import gpytorch
+    import torch
+
+    class Sparse(gpytorch.models.ApproximateGP):
+        def __init__(self, points: Any) -> None:
+            q = gpytorch.variational.CholeskyVariationalDistribution(points.shape[0])
+            strategy = gpytorch.variational.VariationalStrategy(self, points, q, learn_inducing_locations=False)
+            super().__init__(strategy)
+            self.mean, self.kernel = gpytorch.means.ZeroMean(), _torch_kernel(gp)
+
+        def forward(self, x: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+
+    torch.manual_seed(0)
+    X, y, X_test = (torch.tensor(x, dtype=torch.float32) for x in (data.X, data.y, data.X_test))
+    steps, start = svgp_steps(len(X)), time.perf_counter()
+    model = Sparse(torch.tensor(svgp_points(data, gp), dtype=torch.float32)).float()
+    smallest = gpytorch.constraints.GreaterThan(1e-8)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood(noise_constraint=smallest)
+    likelihood.noise = float(gp.noise)
+    for fixed in (*model.kernel.parameters(), *likelihood.parameters()):
+        fixed.requires_grad_(False)
+    objective = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
+    optimizer = torch.optim.Adam(model.variational_parameters(), lr=SVGP_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    rows = torch.utils.data.TensorDataset(X, y)
+    batches = torch.utils.data.DataLoader(rows, batch_size=min(SVGP_BATCH, len(X)), shuffle=True)
+    model.train()
+    done = 0
+    while done < steps:
+        for X_batch, y_batch in batches:
+            optimizer.zero_grad()
+            loss: Any = -objective(model(X_batch), y_batch)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            done += 1
+            if done == steps:
+                break
+    model.eval()
+    with torch.no_grad():
+        predictions = [model(part) for part in X_test.split(1024)]
+        mean = np.concatenate([p.mean.numpy() for p in predictions])
+        variance = np.concatenate([p.variance.numpy() for p in predictions])
     seconds = time.perf_counter() - start
     return {"seconds": seconds, **scores(data, mean, variance + float(gp.noise))}
 
@@ -171,6 +234,7 @@ def _variance(gp: GP) -> float:
 MODULES = {
     "sklearn": "sklearn.gaussian_process",
     "gpytorch": "gpytorch",
+    "gpytorch-svgp": "gpytorch",
     "botorch": "botorch",
     "gpboost-100": "gpboost",
     "gpboost-200": "gpboost",
@@ -182,6 +246,7 @@ PEERS: dict[str, Callable[[Dataset, GP], Result]] = {
     "scipy-float32": scipy_cholesky(np.float32),
     "sklearn": sklearn_gpr,
     "gpytorch": gpytorch_cg,
+    "gpytorch-svgp": gpytorch_svgp,
     "botorch": botorch_paths,
     "gpboost-100": gpboost_vecchia(100),
     "gpboost-200": gpboost_vecchia(200),

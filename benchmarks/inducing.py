@@ -1,0 +1,144 @@
+"""Inducing points at a million rows, and what a step of their gradient descent costs:
+
+    python benchmarks/inducing.py million [--rows 1000000] [--points 20000] [--out FILE]
+    python benchmarks/inducing.py steps [--out FILE]
+
+`million`: mean and 16 samples from synthetic rows of 8 inputs, a known function with noise, beside an exact Gaussian
+process on as many random rows as there are points, each in a process of its own. The excess is what the test RMSE has
+above the noise's standard deviation. `steps`: seconds a step of InducingSGD against N at fixed M, and against M at
+fixed N, with the slopes of log-log fits. Processor time is given beside the time that passed, and tells what to expect
+of two cores that have nothing else to do.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import time
+import warnings
+
+import jax
+import numpy as np
+
+from pathgp import GP, condition
+from pathgp.cli.bench import _store as store
+from pathgp.experiments.contest import peak_gigabytes
+from pathgp.inducing import eliminated, random_subset
+from pathgp.kernels import Matern32
+from pathgp.solvers import SGD, Every, InducingCG, InducingSGD, SubsetOfData
+
+INPUTS, SAMPLES, NOISE = 8, 16, 0.1
+PROCESS = GP(Matern32(3.0, 2.0), noise=NOISE)
+CHOICES = {"random": random_subset, "elimination": lambda X, num, key: eliminated(PROCESS.kernel, X, num=num, key=key)}
+CONTESTANTS = ("exact", "cg", "sgd")
+
+
+def truth(X):
+    return np.sin(2 * X[:, 0]) + X[:, 1] * np.cos(X[:, 2]) + 0.5 * np.sin(X[:, 3] + X[:, 4])
+
+
+def rows(number):
+    rng = np.random.default_rng(0)
+    X, x = rng.normal(size=(number, INPUTS)).astype(np.float32), rng.normal(size=(5000, INPUTS)).astype(np.float32)
+    return X, truth(X) + np.sqrt(NOISE) * rng.normal(size=number), x
+
+
+def solve(name, a):
+    """One contestant: seconds, memory, excess, and whether the samples' spread is that of the error."""
+    X, y, x = rows(a.rows)
+    before, clock, processor = peak_gigabytes(), time.perf_counter(), time.process_time()
+    if name == "exact":
+        solver = SubsetOfData(a.points)
+    else:
+        points = CHOICES[a.choice](X, a.points, key=jax.random.key(1))
+        by_gradient = InducingSGD(points, a.sgd_steps, SGD(learning_rate=a.rate, sample_learning_rate=a.rate))
+        solver = InducingCG(points, a.cg_steps, tolerance=1e-3) if name == "cg" else by_gradient
+    chosen = time.perf_counter() - clock
+    posterior = condition(PROCESS, X, y, solver=solver, num_samples=SAMPLES, key=jax.random.key(0))
+    mean, variance = map(np.asarray, posterior.predict(x))
+    error = np.mean((mean - truth(x)) ** 2)
+    return {
+        "name": name,
+        "rows": a.rows,
+        "points": posterior.solution.points.shape[0],
+        "choosing_seconds": chosen,
+        "seconds": time.perf_counter() - clock,
+        "processor_seconds": time.process_time() - processor,
+        "gigabytes": peak_gigabytes(),
+        "gigabytes_before": before,
+        "rmse": float(np.sqrt(NOISE + error)),
+        "excess": float(np.sqrt(NOISE + error) - np.sqrt(NOISE)),
+        "error_over_spread": float(np.sqrt(error / np.mean(variance))),
+        "steps": posterior.info.steps,
+        "residual": float(np.max(posterior.info.relative_residual)),
+    }
+
+
+def million(a):
+    results = []
+    for name in a.only:
+        own = [f"--rows={a.rows}", f"--points={a.points}", f"--choice={a.choice}", f"--rate={a.rate}"]
+        own += [f"--cg-steps={a.cg_steps}", f"--sgd-steps={a.sgd_steps}"]
+        run = subprocess.run([sys.executable, __file__, "one", *own, "--only", name], capture_output=True, text=True)
+        if run.returncode:
+            print(f"{name:<8} failed: {(run.stderr.strip().splitlines() or ['?'])[-1]}", flush=True)
+            continue
+        r = json.loads(run.stdout.splitlines()[-1])
+        results.append(r)
+        spent = f"{r['seconds']:8.1f} s ({r['processor_seconds']:.0f} s of processors)"
+        print(
+            f"{name:<8} {r['rows']:>8} rows {r['points']:>6} points {spent}"
+            f" {r['gigabytes']:5.2f} GB  RMSE {r['rmse']:.4f}, the noise {NOISE**0.5:.4f}, excess "
+            f"{r['excess']:.5f}, error/spread {r['error_over_spread']:.2f}, residual {r['residual']:.1e}",
+            flush=True,
+        )
+    return {"benchmark": "inducing-million", "results": results}
+
+
+def seconds_a_step(number, points):
+    """The least time between looks every 20 steps: other work on the machine only ever adds to it."""
+    X, y, _ = rows(number)
+    marks = []
+    solver, watch = InducingSGD(X[:points], 121, tolerance=0.0), Every(20, lambda s: marks.append(s.seconds))
+    condition(PROCESS, X, y, solver=solver, num_samples=SAMPLES, observe=watch, key=jax.random.key(0))
+    return float(np.min(np.diff(marks[:6]))) / 20
+
+
+def steps(a):
+    figures = {}
+    for label, sizes, measure in (
+        ("rows", [50_000, 200_000, 1_000_000], lambda n: seconds_a_step(n, 4096)),
+        ("points", [1000, 4000, 8000, 32_000], lambda m: seconds_a_step(max(50_000 // a.shrink, m), m)),
+    ):
+        sizes = [size // a.shrink for size in sizes]
+        found = [measure(size) for size in sizes]
+        slope = float(np.polyfit(np.log(sizes), np.log(found), 1)[0])
+        figures[label] = {"sizes": sizes, "seconds_a_step": found, "slope": slope}
+        table = "  ".join(f"{size}: {1000 * t:.1f} ms" for size, t in zip(sizes, found, strict=True))
+        print(f"a step of InducingSGD against {label:<6} {table}   slope {slope:.2f}", flush=True)
+    return {"benchmark": "inducing-steps", **figures}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("benchmark", choices=["million", "steps", "one"])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--points", type=int, default=20_000)
+    parser.add_argument("--choice", choices=sorted(CHOICES), default="random")
+    parser.add_argument("--cg-steps", type=int, default=10)
+    parser.add_argument("--sgd-steps", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=0.01, help="the learning rate of InducingSGD")
+    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=["exact", "cg"])
+    parser.add_argument("--shrink", type=int, default=1, help="divide the sizes of `steps` by this, to try it out")
+    parser.add_argument("--out", type=pathlib.Path)
+    a = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if a.benchmark == "one":
+        print(json.dumps(solve(a.only[0], a)))
+        return
+    store(a.out, million(a) if a.benchmark == "million" else steps(a))
+
+
+if __name__ == "__main__":
+    main()
