@@ -1,5 +1,6 @@
 """The variational baseline: a distribution of the values at inducing points, fitted by minibatches."""
 
+import dataclasses
 import time
 from typing import Any
 
@@ -92,7 +93,7 @@ class SVGP(Inducing):
         observe: Every | None = None,
         progress: bool = False,
     ) -> Solution:
-        """All steps, and a sample of q for each prior draw; `init` starts the mean."""
+        """All steps, and a sample of q for each prior draw; `init` starts the mean, where the points stay."""
         clock = time.perf_counter()
         self.support(system)
         if targets.num_means != 1:
@@ -100,9 +101,10 @@ class SVGP(Inducing):
                 f"SVGP fits one distribution to one column of observations, but {targets.num_means} columns of the "
                 "targets ask for a mean: solve for each with its samples alone."
             )
+        targets.draws_at(self.points)  # refused here, not after all steps, where the draws are not known
         y = targets.signal[:, 0]
         batch_key, sample_key = jax.random.split(key)
-        state, L_inverse = _start(self, system, batch_key, None if init is None else init[:, 0])
+        state, L_inverse = _start(self, system, batch_key, None if init is None or self.move_points else init[:, 0])
         self._refuse_jitter(system, state)
         passes = min(self.batch_size, system.size) / system.size * self.points.shape[0] / system.size
         check, done, counted = max(1, self.steps // CHECKS), 0, 0
@@ -121,14 +123,16 @@ class SVGP(Inducing):
                 state, counted = eqx.tree_at(lambda s: s.total, state, jnp.zeros_like(state.total)), 0
                 self._refuse_divergence(curve[-1][1], done)
             if observe is not None and done % observe.steps == 0:
-                found = self._found(system, targets, state, curve, sample_key)
-                observe.call(Snapshot(done, done * passes, time.perf_counter() - clock, found[2]))
+                weights = self._found(system, targets, state, sample_key)[2]
+                observe.call(Snapshot(done, done * passes, time.perf_counter() - clock, weights))
             if bar is not None:
                 bar.set_postfix_str(f"ELBO {curve[-1][1]:.4g}" if curve else "", refresh=False)
                 bar.update(advanced)
         if bar is not None:
             bar.close()
-        points, q, weights, relative = self._found(system, targets, state, curve, sample_key)
+        points, q, weights, relative = self._found(system, targets, state, sample_key)
+        steps, elbo = zip(*curve, strict=True)
+        q = dataclasses.replace(q, steps=jnp.asarray(steps, int), elbo=jnp.asarray(elbo, y.dtype))
         seconds = time.perf_counter() - clock
         info = self._info(self.steps, passes * self.steps, seconds, relative, q)
         warn_unless_converged(info)
@@ -154,13 +158,12 @@ class SVGP(Inducing):
         return Solution(solution.points, weights[:, 1:], None, info, None, q)
 
     def _found(
-        self, system: System, targets: Targets, state: _State, curve: list[tuple[int, float]], key: PRNGKeyArray
+        self, system: System, targets: Targets, state: _State, key: PRNGKeyArray
     ) -> tuple[Float[Array, "M d"], Variational, Float[Array, "M s"], Float[Array, "s"]]:
         """The points, the distribution, the weights of all columns and their relative residuals."""
         p = state.parameters
         points = self.points if p.points is None else p.points
-        steps, elbo = zip(*curve, strict=True) if curve else ((), ())
-        q = Variational(p.mean, p.factor, state.jitter, jnp.asarray(steps, int), jnp.asarray(elbo, p.mean.dtype))
+        q = Variational(p.mean, p.factor, state.jitter)
         f_z = targets.draws_at(points)
         xi = jax.random.normal(key, f_z.shape)
         return points, q, *_columns(system, targets.signal[:, 0], points, q, f_z, xi)

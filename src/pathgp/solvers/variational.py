@@ -17,9 +17,9 @@ class Variational(eqx.Module):
     mean: Float[Array, "M"]
     factor: Float[Array, "M M"]
     jitter: Float[Array, ""]
-    steps: Int[Array, "k"]
-    elbo: Float[Array, "k"]
-    """The curve of the ELBO, each the average of the estimates up to that step since the one before it."""
+    steps: Int[Array, "k"] | None = None
+    elbo: Float[Array, "k"] | None = None
+    """The curve of the ELBO: the average of its estimates in the steps up to each of `steps`, since the one before."""
 
     def weights(
         self, L_inverse: Float[Array, "M M"], f_z: Float[Array, "M s"], xi: Float[Array, "M s"]
