@@ -104,7 +104,10 @@ class SVGP(Inducing):
         targets.draws_at(self.points)  # refused here, not after all steps, where the draws are not known
         y = targets.signal[:, 0]
         batch_key, sample_key = jax.random.split(key)
-        state, L_inverse = _start(self, system, batch_key, None if init is None or self.move_points else init[:, 0])
+        # As arrays, so that what is compiled does not depend on them.
+        dynamic = jnp.asarray(self.steps), jnp.asarray(self.learning_rate), jnp.asarray(self.tolerance)
+        method = eqx.tree_at(lambda s: (s.steps, s.learning_rate, s.tolerance), self, dynamic)
+        state, L_inverse = _start(method, system, batch_key, None if init is None or self.move_points else init[:, 0])
         self._refuse_jitter(system, state)
         passes = min(self.batch_size, system.size) / system.size * self.points.shape[0] / system.size
         check, done, counted = max(1, self.steps // CHECKS), 0, 0
@@ -115,7 +118,7 @@ class SVGP(Inducing):
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
             advanced = min(until) - done
-            state = _advance(self, system, y, L_inverse, state, jnp.asarray(advanced))
+            state = _advance(method, system, y, L_inverse, state, jnp.asarray(advanced))
             done += advanced
             counted += advanced
             if done % check == 0 or done == self.steps:
@@ -188,7 +191,7 @@ class SVGP(Inducing):
 
     def optimizer(self) -> optax.GradientTransformation:
         """Adam with a rate that decays to zero at the last step."""
-        return optax.adam(optax.cosine_decay_schedule(self.learning_rate, self.steps))
+        return optax.adam(lambda count: self.learning_rate * (1 + jnp.cos(jnp.pi * count / self.steps)) / 2)
 
 
 @eqx.filter_jit
