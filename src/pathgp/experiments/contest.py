@@ -98,7 +98,8 @@ def svgp(data: Dataset, gp: GP) -> SVGP:
 
 def inducing(data: Dataset, gp: GP) -> InducingCG:
     """Random rows, a quarter of them but at most 4096: its preconditioner factorises a matrix of that size."""
-    return InducingCG(random_subset(data.X, max(1, min(4096, len(data.X) // 4)), key=jax.random.key(1)))
+    points = random_subset(data.X, max(1, min(4096, len(data.X) // 4)), key=jax.random.key(1))
+    return InducingCG(points=points)
 
 
 CONTESTANTS: dict[str, Callable[[Dataset, GP], Result]] = {
