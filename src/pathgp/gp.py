@@ -84,9 +84,9 @@ class Posterior(Predictive):
         return Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
 
     @property
-    def observed(self) -> Float[Array, "N s"] | None:
-        """f(X) + ε of each draw, where there is a projection to predict it by."""
-        return None if self.projection is None else self.targets.total[:, self.num_targets :]
+    def observed(self) -> tuple[Float[Array, "N s"], ...]:
+        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        return self.targets.signal, self.targets.noise
 
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""

@@ -68,22 +68,25 @@ class Projection(Features):
         return map_rows(lambda x: self._sum(*self.coefficients(x), weights), X, QUERIES)
 
     def with_reference(
-        self, X: Float[Array, "n d"], weights: Float[Array, "N s"] | None, observed: Float[Array, "N t"]
-    ) -> tuple[Float[Array, "n s"], Float[Array, "n t"], Float[Array, "n"]]:
-        """a(x)ᵀ r_c, the local predictions a(x)ᵀ b_c from observations b = f(X) + ε, and the variance of their errors.
+        self,
+        X: Float[Array, "n d"],
+        weights: Float[Array, "m s"] | None,
+        observed: tuple[Float[Array, "N s"], ...],
+    ) -> tuple[Float[Array, "n s"] | float, Float[Array, "n s"], Float[Array, "n"]]:
+        """a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of their errors.
 
-        That of a(x)ᵀ b_c as a prediction of f(x) is k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where it is lost in rounding,
-        it is NaN.
+        Those of f(x) from b = f(X) + ε, which is the sum of `observed`, have errors of the variance
+        k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is NaN.
         """
 
         def at(x: Float[Array, "t d"]) -> Float[Array, "t u"]:
             a, variance, c = self._projected(x)
-            sums = [] if weights is None else [self._sum(a, c, weights)]
-            return jnp.concatenate([*sums, jnp.einsum("nm,nms->ns", a, observed[c]), variance[:, None]], axis=1)
+            added = [] if weights is None else [self._sum(a, c, weights)]
+            local = [jnp.einsum("nm,nms->ns", a, part[c]) for part in observed]
+            return jnp.concatenate([*added, sum(local[1:], local[0]), variance[:, None]], axis=1)
 
-        values = map_rows(at, X, QUERIES)
-        s = 0 if weights is None else weights.shape[1]
-        return values[:, :s], values[:, s:-1], values[:, -1]
+        values, s = map_rows(at, X, QUERIES), observed[0].shape[1]
+        return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
 
     def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
         """a(x) and the rows c that it belongs to."""

@@ -2,16 +2,21 @@
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Float64, Shaped
 
 from pathgp.features import Constant
 from pathgp.functions import Function, padded
 from pathgp.local import Projection
 from pathgp.tiles import map_rows
+
+SIZES = (4096, 512, 64, 8)
+"""Numbers of rows that predictions are computed for: any other is put together from these, so none compiles anew."""
 
 
 class Predictive(eqx.Module):
@@ -47,18 +52,22 @@ class Predictive(eqx.Module):
 
     @property
     @abstractmethod
-    def observed(self) -> Float[Array, "N s"] | None:
-        """f(X) + ε of each draw, where there is a projection to predict it by."""
+    def observed(self) -> tuple[Float[Array, "N s"], ...]:
+        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
 
     @property
     def finish(self) -> Function | None:
         """What the local projection adds to the update, where the solver left something."""
-        if self.projection is None or self.unfinished is None:
+        if self._finishing is None or self.unfinished is None:
             return None
-        projection = self.projection
-        if self.unfinished.shape[0] > projection.num:  # the residual is computed where it is asked for
-            projection = dataclasses.replace(projection, rows=self.update_at_points.features)
-        return Function(projection, self.unfinished)
+        return Function(self._finishing, self.unfinished)
+
+    @property
+    def _finishing(self) -> Projection | None:
+        """The projection; where the residual is computed as it is asked for, it knows the update."""
+        if self.projection is None or self.unfinished is None or self.unfinished.shape[0] == self.projection.num:
+            return self.projection
+        return dataclasses.replace(self.projection, rows=self.update_at_points.features)
 
     def columns(self, index: int | slice) -> Function:
         """Some columns of the update: picked before anything is put together, since all of them are large."""
@@ -104,6 +113,14 @@ class Predictive(eqx.Module):
         """The variance of f(x), without noise: see `predict`."""
         return self.predict(x)[1]
 
+    @property
+    def joint(self) -> Function:
+        """All columns at once: the mean less its constant, then the deviations with their sign turned."""
+        self._refuse_no_samples()
+        zero = jnp.zeros((self.draws.features.num, self.num_targets), self.draws.weights.dtype)
+        weights = jnp.concatenate([zero, -self.draws.weights], axis=1)
+        return Function(self.draws.features, weights) + self.columns(slice(None))
+
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """The mean and the variance of f(x), without noise, at little more than the cost of either.
 
@@ -113,7 +130,8 @@ class Predictive(eqx.Module):
         """
         self._refuse_no_samples()
         points, n = padded(x, self.update_at_points.features.inputs)
-        values = _moments(self, points)[:n]
+        parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed
+        values = _moments(*parts, points)[:n]
         mean = values[:, :-1] if self.num_targets > 1 else values[:, 0]
         return mean + self.level, values[:, -1]
 
@@ -133,7 +151,7 @@ class Predictive(eqx.Module):
             constant=self.level,
             projection=self.projection,
             unfinished=self.unfinished,
-            observations=self.observed,
+            observations=sum(self.observed[1:], self.observed[0]),
         )
 
 
@@ -145,7 +163,7 @@ class Predictor(Predictive):
     constant: Float[Array, ""]
     projection: Projection | None
     unfinished: Float[Array, "m s"] | None
-    observations: Float[Array, "N t"] | None
+    observations: Float[Array, "N s"]
 
     @property
     def draws(self) -> Function:
@@ -168,30 +186,45 @@ class Predictor(Predictive):
         return self.canonical
 
     @property
-    def observed(self) -> Float[Array, "N s"] | None:
-        """f(X) + ε of each draw, where there is a projection to predict it by."""
-        return self.observations
+    def observed(self) -> tuple[Float[Array, "N s"], ...]:
+        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        return (self.observations,)
 
 
 @eqx.filter_jit
-def _moments(p: Predictive, X: Float[Array, "n d"]) -> Float[Array, "n u"]:
+def _moments(
+    draws: Function,
+    update: Function,
+    projection: Projection | None,
+    unfinished: Float[Array, "m s"] | None,
+    observed: tuple[Float[Array, "N s"], ...],
+    X: Float[Array, "n d"],
+) -> Float[Array, "n u"]:
     """The update of each mean, and after them the variance."""
-    update, observed, t = p.update_at_points, p.observed, p.num_targets
-    finish = p.finish
-    projection = p.projection if finish is None else finish.features
-    weights = None if finish is None else finish.weights
+    targets = update.weights.shape[1] - draws.weights.shape[1]
 
     def at(x: Float[Array, "m d"]) -> Float[Array, "m u"]:
-        f = p.draws.features.apply(x, p.draws.weights)
-        values = update.features.apply(x, update.weights)
-        factor = 1.0
-        if observed is not None:
-            assert isinstance(projection, Projection)
-            added, local, variance = projection.with_reference(x, weights, observed)
-            values = values if finish is None else values + added
-            ratio = variance / jnp.mean((f - local) ** 2, axis=1)
+        f, values, factor = draws.features.apply(x, draws.weights), update.features.apply(x, update.weights), 1.0
+        if projection is not None:
+            added, local, variance = projection.with_reference(x, unfinished, observed)
+            values = values + added
+            ratio = variance / jnp.mean((f - local[:, targets:]) ** 2, axis=1)
             factor = jnp.where(jnp.isfinite(ratio), ratio, 1)
-        variance = factor * jnp.mean((f - values[:, t:]) ** 2, axis=1)
-        return jnp.concatenate([values[:, :t], variance[:, None]], axis=1)
+        variance = factor * jnp.mean((f - values[:, targets:]) ** 2, axis=1)
+        return jnp.concatenate([values[:, :targets], variance[:, None]], axis=1)
 
     return map_rows(at, X)
+
+
+def in_pieces(
+    f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
+) -> Float64[np.ndarray, "n *s"]:
+    """f(X), computed for some rows at a time."""
+    parts, start = [], 0
+    while start < len(X):
+        size = next((size for size in SIZES if size <= len(X) - start), SIZES[-1])
+        rows = X[start : start + size]
+        repeated = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
+        parts.append(np.asarray(f(repeated), np.float64)[: len(rows)])
+        start += size
+    return np.concatenate(parts)

@@ -1,0 +1,379 @@
+"""The scikit-learn face of the library: the one mutable thing."""
+
+import dataclasses
+import os
+import time
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from pathgp import kernels, likelihood, solvers, storage
+from pathgp.functions import Function
+from pathgp.gp import GP, Posterior, condition
+from pathgp.likelihood.parameters import parameters
+from pathgp.predictive import in_pieces
+from pathgp.scaling import Scaling, identity, standardizing
+
+KERNELS = {
+    "rbf": kernels.RBF,
+    "matern12": kernels.Matern12,
+    "matern32": kernels.Matern32,
+    "matern52": kernels.Matern52,
+    "rational_quadratic": kernels.RationalQuadratic,
+}
+SOLVERS = {
+    "auto": solvers.Auto,
+    "cholesky": solvers.Cholesky,
+    "cg": solvers.CG,
+    "sap": solvers.SAP,
+    "sdd": solvers.SDD,
+    "sgd": solvers.SGD,
+    "subset": solvers.SubsetOfData,
+}
+EXACT_ROWS = 2000
+"""Up to so many rows, hyperparameters are learned by the exact likelihood."""
+
+
+class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """Gaussian process regression for up to millions of rows, with calibrated predictions and function samples.
+
+    Learns the hyperparameters, chooses a solver by the size of the data (`info_.solver` and `info_.reason` say which
+    and why), and keeps the posterior as functions. Predictions are those of exact kernels.
+
+    Parameters
+    ----------
+    kernel : "matern32", "matern12", "matern52", "rbf", "rational_quadratic", or a kernel of `pathgp.kernels`
+        A name has a length scale for each input. Learning starts from the parameters of an object.
+    noise : float or None
+        The variance of the noise of an observation: where learning starts, or as it is if the hyperparameters are
+        fixed. None is a tenth of the variance of y.
+    hyperparameters : "learn" or "fixed"
+        Learned by the marginal likelihood: the exact one up to 2000 rows, that of nearest neighbours above. Fixed,
+        `kernel` and `noise` are taken as they are and the prior mean is zero: **in standardised units** where
+        `standardize` is True (inputs and target of mean zero and variance one), else in those of the data.
+    solver : "auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", or a solver of `pathgp.solvers`
+    num_samples : int
+        The posterior functions from which uncertainty is estimated: of standard deviations, the relative error is
+        about 1/√(2 num_samples), 9 % for 64. At least 1.
+    tolerance : float or None
+        The relative residual at which an iterative solver may stop; None leaves that to the solver.
+    max_seconds : float or None
+        Learning stops after half of this time and an iterative solver at the end of it, with what they have; compiling
+        and the exact solve of a small problem are not cut short.
+    standardize : bool
+        Whether inputs and target are brought to mean zero and variance one inside; results are in the units of y.
+    random_state : int, RandomState or None
+        The same number gives the same model, samples included.
+    verbose : bool or int
+        Whether progress is shown.
+
+    Attributes
+    ----------
+    posterior_ : `pathgp.Posterior` in standardised units; a `Predictor` after loading a slim model
+    kernel_ : the kernel in standardised units
+    noise_ : the variance of the noise of an observation of weight one, in squared units of y; one for each of several
+        targets
+    solver_, info_ : the solver and what it reached: residuals, passes over the data, seconds, reason of choice
+    trace_ : how learning went, a `Trace` for each target; empty where nothing was learned
+    input_scaling_, target_scaling_ : centre and scale of each column
+    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+
+    Several targets (y with columns) share kernel, noise level (in units of their spread) and one linear solve; their
+    hyperparameters are the geometric mean over the targets.
+
+    >>> import numpy as np
+    >>> X = np.linspace(0, 1, 40)[:, None]
+    >>> model = PathGPRegressor(random_state=0).fit(X, np.sin(6 * X[:, 0]))
+    >>> mean, std = model.predict([[0.5]], return_std=True)
+    >>> print(mean.round(2), std.shape)
+    [0.14] (1,)
+    """
+
+    def __init__(
+        self,
+        kernel: str | kernels.Kernel = "matern32",
+        *,
+        noise: float | None = None,
+        hyperparameters: Literal["learn", "fixed"] = "learn",
+        solver: str | solvers.Solver = "auto",
+        num_samples: int = 64,
+        tolerance: float | None = None,
+        max_seconds: float | None = None,
+        standardize: bool = True,
+        random_state: Any = None,
+        verbose: bool | int = False,
+    ) -> None:
+        self.kernel = kernel
+        self.noise = noise
+        self.hyperparameters = hyperparameters
+        self.solver = solver
+        self.num_samples = num_samples
+        self.tolerance = tolerance
+        self.max_seconds = max_seconds
+        self.standardize = standardize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
+
+        A row of weight 2 counts as two rows with the same values.
+        """
+        deadline = time.perf_counter() + self._seconds()
+        solver = self._solver()
+        X, Y, weights = self._data(X, y, sample_weight, first=True)
+        counts = np.ones(len(X)) if weights is None else weights
+        self.input_scaling_ = standardizing(X, counts) if self.standardize else identity(X.shape[1])
+        self.target_scaling_ = _target_scaling(Y, counts) if self.standardize else identity(Y.shape[1])
+        inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
+        hyper_key, solve_key = jax.random.split(self._key())
+        base, self.trace_ = self._process(inputs, targets, weights, hyper_key)
+        if hasattr(solver, "max_seconds") and self.max_seconds is not None:
+            left = max(deadline - time.perf_counter(), 1e-3)
+            solver = dataclasses.replace(solver, max_seconds=left)  # pyright: ignore[reportArgumentType]
+        gp = GP(base.kernel, _row_noise(base.noise, weights), base.mean)
+        self._keep(
+            condition(
+                gp,
+                inputs,
+                targets,
+                solver=solver,
+                num_samples=self.num_samples,
+                key=solve_key,
+                progress=bool(self.verbose),
+            ),
+            float(base.noise),
+        )
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Adds rows to those that the model has, solving from the present weights; the first call is `fit`.
+
+        The units and the hyperparameters stay as they are.
+        """
+        if not hasattr(self, "posterior_"):
+            return self.fit(X, y, sample_weight)
+        posterior = self._whole("partial_fit")
+        X, Y, weights = self._data(X, y, sample_weight, first=False)
+        noise = self._standard_noise
+        if weights is not None and posterior.gp.noise.ndim == 0:
+            rows = posterior.system.noise_diagonal
+            gp = GP(posterior.gp.kernel, rows, posterior.gp.mean)
+            system = dataclasses.replace(posterior.system, noise=rows)
+            posterior = dataclasses.replace(posterior, gp=gp, system=system)
+        elif weights is None and posterior.gp.noise.ndim == 1:
+            weights = np.ones(len(X))
+        # Rows that are added later draw other noise.
+        key = jax.random.fold_in(self._key(), posterior.system.size)
+        updated = posterior.update(
+            self.input_scaling_.apply(X),
+            self.target_scaling_.apply(Y),
+            key=key,
+            noise=None if weights is None else _row_noise(jnp.asarray(noise), weights),
+            progress=bool(self.verbose),
+        )
+        self._keep(updated, noise)
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean of y at the rows of X, and the standard deviation or the covariance matrix of new observations.
+
+        **The noise is included**: about 95 % of new observations are within two standard deviations of the mean. That
+        of the function alone is √(std² − noise_). Both are estimated from the samples; the covariance of the function
+        has the rank of their number.
+        """
+        check_is_fitted(self)
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov cannot both be True: ask for one of them.")
+        inputs = self._inputs(X)
+        T = self.posterior_.num_targets
+        if not (return_std or return_cov):
+            mean = in_pieces(self.posterior_.mean, inputs).reshape(-1, T)
+            return self._outputs(self.target_scaling_.undo(mean))
+        scale2 = self.target_scaling_.scale**2
+        if return_cov:
+            values = in_pieces(self.posterior_.joint, inputs)
+            covariance = values[:, T:] @ values[:, T:].T / self.posterior_.num_samples
+            spread = (covariance + self._standard_noise * np.eye(len(inputs)))[:, :, None] * scale2
+            mean = values[:, :T] + float(self.posterior_.level)
+        else:
+            values = in_pieces(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
+            spread = np.sqrt((values[:, T:] + self._standard_noise) * scale2)
+            mean = values[:, :T]
+        mean = self.target_scaling_.undo(mean)
+        return self._outputs(mean), self._outputs(spread)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float64[np.ndarray, "n *t s"]:
+        """Posterior functions, **without noise**, at the rows of X: (n, n_samples), or (n, targets, n_samples).
+
+        They are functions that the model has, chosen by `random_state`: the same number chooses the same functions, at
+        whatever rows they are evaluated. More than it has are drawn for this call, each one column more to solve.
+        """
+        check_is_fitted(self)
+        if n_samples < 1:
+            raise ValueError(f"n_samples must be at least 1, but it is {n_samples}.")
+        inputs = self._inputs(X)
+        rng = check_random_state(random_state)
+        posterior, T = self.posterior_, self.posterior_.num_targets
+        more = n_samples - posterior.num_samples
+        if more > 0:
+            key = jax.random.key(rng.randint(2**31 - 1))
+            posterior = self._whole(f"sample_y with more than {posterior.num_samples} samples")
+            posterior = posterior.with_samples(more, key=key, progress=bool(self.verbose))
+        # Targets are independent given the data: each has functions of its own.
+        chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
+        joint = posterior.joint
+        needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
+        values = in_pieces(Function(joint.features, joint.weights[:, needed]), inputs)
+        deviations = values[:, T:].reshape(len(inputs), T, n_samples)
+        draws = values[:, :T, None] + float(posterior.level) - deviations
+        scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]
+        return self._outputs(draws * scale + centre, axis=1)
+
+    def save(self, path: str | os.PathLike[str], *, slim: bool = False) -> None:
+        """Writes the fitted model to one safetensors file, see `pathgp.storage`.
+
+        A slim file has what prediction needs, a half to a third of the size; it cannot be updated or given more
+        samples.
+        """
+        check_is_fitted(self)
+        settings = self.get_params(deep=False)
+        if isinstance(self.random_state, np.random.RandomState):
+            settings["random_state"] = None
+        fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        fitted["posterior_"] = self.posterior_.predictor if slim else self.posterior_
+        names = fitted.pop("feature_names_in_", None)
+        columns = None if names is None else [str(name) for name in names]
+        storage.save(
+            path,
+            {"settings": settings, "fitted": fitted, "columns": columns},
+            metadata={"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim},
+            classes=(Scaling,),
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote; it predicts the same bits."""
+        if storage.metadata(path).get("kind") != "PathGPRegressor":
+            raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
+        value = storage.load(path, classes=(Scaling,))
+        model = cls(**value["settings"])
+        vars(model).update(value["fitted"])
+        if value["columns"] is not None:
+            model.feature_names_in_ = np.array(value["columns"], dtype=object)
+        return model
+
+    def _seconds(self) -> float:
+        return float("inf") if self.max_seconds is None else float(self.max_seconds)
+
+    def _key(self) -> PRNGKeyArray:
+        return jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+
+    @property
+    def _standard_noise(self) -> float:
+        """The noise variance in standardised units, the same for all targets."""
+        return float(np.ravel(self.noise_)[0] / self.target_scaling_.scale[0] ** 2)
+
+    def _solver(self) -> Any:
+        solver = self.solver
+        if isinstance(solver, str):
+            solver = _named(SOLVERS, solver, "solver")()
+        if self.tolerance is not None and hasattr(solver, "tolerance"):
+            solver = dataclasses.replace(solver, tolerance=self.tolerance)  # pyright: ignore[reportArgumentType]
+        return solver
+
+    def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
+        """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
+        X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
+        Y = np.asarray(y, np.float64).reshape(len(X), -1)
+        if first:
+            self.single_target_ = np.ndim(y) == 1
+        elif Y.shape[1] != self.posterior_.num_targets:
+            raise ValueError(f"y has {Y.shape[1]} targets, but the model was fitted to {self.posterior_.num_targets}.")
+        if sample_weight is None:
+            return X, Y, None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        counted = weights > 0
+        if not counted.any():
+            raise ValueError("sample_weight is zero for every row: give at least one row a positive weight.")
+        if not counted.all():
+            X, Y, weights = X[counted], Y[counted], weights[counted]
+        return X, Y, None if np.all(weights == 1) else weights
+
+    def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
+        return self.input_scaling_.apply(validate_data(self, X, reset=False, dtype="numeric"))
+
+    def _outputs(self, values: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.squeeze(values, axis) if self.single_target_ else values
+
+    def _whole(self, what: str) -> Posterior:
+        if not isinstance(self.posterior_, Posterior):
+            raise ValueError(
+                f"{what} needs the whole model, but this one was loaded from a slim file: save it with slim=False."
+            )
+        return self.posterior_
+
+    def _keep(self, posterior: Posterior, noise: float) -> None:
+        variances = noise * self.target_scaling_.scale**2
+        solver = posterior.solver
+        self.posterior_ = posterior
+        self.kernel_ = posterior.gp.kernel
+        self.noise_ = float(variances[0]) if self.single_target_ else variances
+        self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
+        self.info_ = posterior.info
+
+    def _start(self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"]) -> GP:
+        """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
+        level, spread = float(Y.var(axis=0).mean()) or 1.0, X.std(axis=0)
+        learns = self.hyperparameters == "learn"
+        kernel = self.kernel
+        if isinstance(kernel, str):
+            kernel = _named(KERNELS, kernel, "kernel")(np.where(spread > 0, spread, 1), level)
+        return GP(kernel, level / 10 if self.noise is None else self.noise, float(Y.mean()) if learns else 0.0)
+
+    def _process(
+        self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any, key: PRNGKeyArray
+    ) -> tuple[GP, list[likelihood.Trace]]:
+        """The process in standardised units, its noise that of a row of weight one, and how it was found."""
+        if self.hyperparameters not in ("learn", "fixed"):
+            raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
+        start = self._start(X, Y)
+        if self.hyperparameters == "fixed" or len(X) == 1:  # one row says nothing about variation
+            return start, []
+        seconds = self._seconds() / 2 / Y.shape[1]
+        exact = len(X) <= EXACT_ROWS
+        method = (likelihood.Exact if exact else likelihood.NearestNeighbour)(max_seconds=seconds)
+        found, traces = [], []
+        for y in Y.T:
+            noise = _row_noise(start.noise, weights)
+            gp, trace = likelihood.fit_hyperparameters(
+                GP(start.kernel, noise, start.mean), X, y, key=key, method=method, progress=bool(self.verbose)
+            )
+            of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
+            found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))
+            traces.append(trace)
+        return jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found).gp(), traces
+
+
+def _named(known: dict[str, Any], name: str, argument: str) -> Any:
+    if name not in known:
+        raise ValueError(f"{argument} must be one of {', '.join(known)}, or an object, but it is {name!r}.")
+    return known[name]
+
+
+def _target_scaling(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
+    """To mean zero and variance one; what does not vary is measured by its size."""
+    centre, scale = standardizing(Y, weights)
+    constant = np.ptp(Y, axis=0) == 0
+    return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
+
+
+def _row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
+    """The noise variance of rows with these weights."""
+    return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)

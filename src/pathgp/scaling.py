@@ -1,0 +1,49 @@
+"""Columns in units of their own spread: what the estimator does to data on the way in, and undoes on the way out."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Float64
+
+ROWS = 65_536
+"""Rows that are converted at a time: a memory-mapped matrix is never in memory in its own precision."""
+
+
+class Scaling(NamedTuple):
+    """The linear map x ↦ (x − centre)/scale of each column, in float64."""
+
+    centre: Float64[np.ndarray, "d"]
+    scale: Float64[np.ndarray, "d"]
+
+    def apply(self, X: Any) -> Float[np.ndarray, "n d"]:
+        """The columns in units of their spread, in JAX's precision."""
+        out = np.empty(X.shape, jnp.result_type(float))
+        for rows in chunks(len(X)):
+            out[rows] = (X[rows] - self.centre) / self.scale
+        return out
+
+    def undo(self, Z: Any) -> Float64[np.ndarray, "n d"]:
+        """The columns in their own units."""
+        return np.asarray(Z, np.float64) * self.scale + self.centre
+
+
+def identity(columns: int) -> Scaling:
+    """The map that leaves everything as it is."""
+    return Scaling(np.zeros(columns), np.ones(columns))
+
+
+def standardizing(X: Any, weights: Float64[np.ndarray, "n"]) -> Scaling:
+    """The map to mean zero and variance one, rows counted by their weights; a constant column keeps its unit."""
+    total = weights.sum()
+    centre = sum((weights[rows] @ np.asarray(X[rows], np.float64) for rows in chunks(len(X))), 0.0) / total
+    squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
+    scale = np.sqrt(squares)
+    constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(centre)
+    return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))
+
+
+def chunks(n: int) -> Iterator[slice]:
+    """The rows, some at a time."""
+    return (slice(start, start + ROWS) for start in range(0, n, ROWS))
