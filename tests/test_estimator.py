@@ -1,0 +1,304 @@
+import pickle
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from pathgp import PathGPRegressor, kernels, solvers
+from pathgp.scaling import ROWS, standardizing
+
+N, D = 80, 2
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(N, D)) * [1.0, 20.0] + [0.0, 300.0]
+Y = 7 + 3 * np.sin(2 * X[:, 0]) + 0.05 * X[:, 1] + 0.2 * RNG.normal(size=N)
+QUERIES = RNG.normal(size=(8, D)) * [1.0, 20.0] + [0.0, 300.0]
+KERNEL = kernels.Matern32([0.8, 1.5], 1.4)
+FIXED = {"kernel": KERNEL, "noise": 0.02, "hyperparameters": "fixed", "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def fixed():
+    """A model with known hyperparameters, and many samples for its uncertainty."""
+    return PathGPRegressor(num_samples=512, **FIXED).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return PathGPRegressor(random_state=0, num_samples=16).fit(X, Y)
+
+
+# The checks demand that rows predict the same alone, in any order and when their copies are weights, to 1e-7: float64.
+@parametrize_with_checks([PathGPRegressor(hyperparameters="fixed", num_samples=2, random_state=0)])
+def test_scikit_learn_accepts_the_estimator(estimator, check, x64):
+    check(estimator)
+
+
+def standardized(A):
+    return (A - A.mean(axis=0)) / A.std(axis=0)
+
+
+def test_predictions_are_those_of_scikit_learns_exact_process(fixed):
+    """The same kernel there, with the same units made by hand."""
+    kernel = ConstantKernel(1.4) * Matern([0.8, 1.5], nu=1.5)
+    exact = GaussianProcessRegressor(kernel, alpha=0.02, optimizer=None).fit(standardized(X), standardized(Y))
+    x = (QUERIES - X.mean(axis=0)) / X.std(axis=0)
+    expected, covariance = exact.predict(x, return_cov=True)
+    mean, std = fixed.predict(QUERIES, return_std=True)
+    np.testing.assert_allclose(mean, Y.mean() + Y.std() * expected, rtol=2e-5)
+    np.testing.assert_allclose(fixed.predict(QUERIES), mean, rtol=1e-6)
+    # A variance estimated from 512 samples has the relative error √(2/512), and 2000 features add their own.
+    total = Y.var() * (np.diag(covariance) + 0.02)
+    np.testing.assert_allclose(std**2, total, rtol=4 * (2 / 512) ** 0.5)
+    _, found = fixed.predict(QUERIES, return_cov=True)
+    np.testing.assert_allclose(np.diag(found), std**2, rtol=1e-5)
+    np.testing.assert_allclose(found, Y.var() * (covariance + 0.02 * np.eye(8)), atol=4 * total.max() * 512**-0.5)
+    assert fixed.noise_ == pytest.approx(0.02 * Y.var(), rel=1e-6)
+
+
+def test_samples_are_functions_with_the_mean_and_spread_of_the_prediction(fixed):
+    draws = fixed.sample_y(QUERIES, 512, random_state=1)
+    mean, std = fixed.predict(QUERIES, return_std=True)
+    function_std = np.sqrt(std**2 - fixed.noise_)
+    assert draws.shape == (8, 512)
+    np.testing.assert_allclose(draws.mean(axis=1), mean, atol=4 * function_std.max() / 512**0.5)
+    np.testing.assert_allclose(np.sqrt(np.mean((draws - mean[:, None]) ** 2, axis=1)), function_std, rtol=1e-4)
+    few = fixed.sample_y(QUERIES, 3, random_state=1)
+    np.testing.assert_allclose(few, draws[:, :3], rtol=1e-5)
+    np.testing.assert_allclose(fixed.sample_y(QUERIES[2:3], 3, random_state=1), few[2:3], rtol=1e-5)
+    assert not np.allclose(few, fixed.sample_y(QUERIES, 3, random_state=2))
+
+
+def test_more_samples_than_the_model_has_are_drawn(learned):
+    before = learned.posterior_
+    draws = learned.sample_y(QUERIES, 20, random_state=3)
+    assert len(np.unique(draws[0])) == 20
+    np.testing.assert_array_equal(draws, learned.sample_y(QUERIES, 20, random_state=3))
+    assert learned.posterior_ is before
+
+
+def test_learning_finds_the_noise_and_says_how(learned):
+    # The noise has a standard deviation of 0.2; of a variance from 80 rows the relative error is at least √(2/80).
+    assert learned.noise_ == pytest.approx(0.04, rel=0.6)
+    assert learned.trace_[0].loss[-1] < learned.trace_[0].loss[0]
+    assert learned.kernel_.lengthscale[1] > learned.kernel_.lengthscale[0]  # the second input is a straight line
+    assert learned.info_.solver == "Cholesky"
+    assert learned.solver_ == solvers.Cholesky()
+    assert "few enough" in learned.info_.reason
+    assert float(np.max(learned.info_.relative_residual)) < 1e-6
+    assert learned.score(X, Y) > 0.97
+
+
+def test_predictions_follow_the_units_of_the_target(learned):
+    other = PathGPRegressor(random_state=0, num_samples=16).fit(X, 1e6 * Y - 3e8)
+    for found, expected in zip(
+        other.predict(QUERIES, return_std=True),
+        (lambda mean, std: (1e6 * mean - 3e8, 1e6 * std))(*learned.predict(QUERIES, return_std=True)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+def test_raw_units_are_kept_where_nothing_is_standardised():
+    raw = PathGPRegressor(kernels.Matern32([1.0, 30.0], 9.0), noise=0.04, hyperparameters="fixed", standardize=False)
+    mean = raw.set_params(num_samples=2, random_state=0).fit(X, Y).predict(QUERIES)
+    kernel = ConstantKernel(9.0) * Matern([1.0, 30.0], nu=1.5)
+    exact = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(X, Y)
+    np.testing.assert_allclose(mean, exact.predict(QUERIES), rtol=2e-4)
+    assert raw.noise_ == pytest.approx(0.04)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows():
+    weights = np.where(np.arange(N) < 30, 2.0, 1.0)
+    weights[70:] = 0
+    model = PathGPRegressor(num_samples=256, **FIXED)
+    twice = np.r_[np.arange(70), np.arange(30)]
+    expected = clone(model).fit(X[twice], Y[twice]).predict(QUERIES, return_std=True)
+    weighted = model.fit(X, Y, sample_weight=weights)
+    found = weighted.predict(QUERIES, return_std=True)
+    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5)
+    np.testing.assert_allclose(found[1], expected[1], rtol=4 * (1 / 256) ** 0.5)
+    assert weighted.posterior_.system.size == 70
+    with pytest.raises(ValueError, match="sample_weight is zero for every row"):
+        weighted.fit(X, Y, sample_weight=np.zeros(N))
+
+
+def test_several_targets_are_as_if_fitted_alone(fixed):
+    second = np.cos(X[:, 0]) * 1e-3
+    both = PathGPRegressor(num_samples=512, **FIXED).fit(X, np.stack([Y, second], axis=1))
+    alone = PathGPRegressor(num_samples=2, **FIXED).fit(X, second)
+    mean, std = both.predict(QUERIES, return_std=True)
+    assert mean.shape == std.shape == (8, 2)
+    np.testing.assert_allclose(mean[:, 0], fixed.predict(QUERIES), rtol=2e-5)
+    np.testing.assert_allclose(mean[:, 1], alone.predict(QUERIES), rtol=2e-5, atol=1e-8)
+    # The uncertainty of a target is the same function, in its units.
+    np.testing.assert_allclose(std[:, 1] / second.std(), std[:, 0] / Y.std(), rtol=1e-6)
+    np.testing.assert_allclose(std[:, 0], fixed.predict(QUERIES, return_std=True)[1], rtol=1e-4)
+    np.testing.assert_allclose(both.noise_, 0.02 * np.array([Y.var(), second.var()]), rtol=1e-5)
+    draws = both.sample_y(QUERIES, 512)
+    assert draws.shape == (8, 2, 512)
+    correlation = np.corrcoef(draws[0])[0, 1]
+    assert abs(correlation) < 4 / 512**0.5  # targets are independent given the data
+    assert both.predict(QUERIES, return_cov=True)[1].shape == (8, 8, 2)
+
+
+def test_data_that_come_later_count_as_much():
+    """The units are those of the first rows: so they are given, to compare with a fit to everything."""
+    model = PathGPRegressor(num_samples=4, **FIXED)
+    first = clone(model).fit(X[:70], Y[:70])
+    u, v = first.input_scaling_.apply(X), first.target_scaling_.apply(Y[:, None])[:, 0]
+    whole = clone(model).set_params(standardize=False).fit(u, v)
+    mean = first.partial_fit(X[70:], Y[70:]).predict(QUERIES)
+    expected = whole.predict(first.input_scaling_.apply(QUERIES))
+    np.testing.assert_allclose(mean, Y[:70].mean() + Y[:70].std() * expected, rtol=2e-5)
+    assert first.posterior_.system.size == N
+    # With a weight, rows that had one noise get one for each row.
+    weighted = clone(model).fit(X[:70], Y[:70]).partial_fit(X[70:], Y[70:], sample_weight=np.full(10, 4.0))
+    noise = np.asarray(weighted.posterior_.gp.noise)
+    np.testing.assert_allclose(noise, np.r_[np.full(70, 0.02), np.full(10, 0.005)], rtol=1e-5)
+
+
+FRAMES = {
+    "pandas": lambda A: pd.DataFrame(A, columns=["a", "b"]),
+    "polars": lambda A: pl.DataFrame(A, schema=["a", "b"]),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
+    frame = FRAMES[kind]
+    model = PathGPRegressor(num_samples=2, **FIXED).fit(frame(X), Y)
+    assert list(model.feature_names_in_) == ["a", "b"]
+    np.testing.assert_allclose(model.predict(frame(QUERIES)), fixed.predict(QUERIES), rtol=2e-5)
+    model.save(tmp_path / "model")
+    loaded = PathGPRegressor.load(tmp_path / "model")
+    with pytest.raises(ValueError, match="feature names should match"):
+        loaded.predict(frame(QUERIES).select(["b", "a"]) if kind == "polars" else frame(QUERIES)[["b", "a"]])
+
+
+def test_arrays_of_every_layout_give_the_same_model(fixed, tmp_path):
+    expected = fixed.predict(QUERIES)
+    mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
+    mapped[:] = X
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    layouts = (mapped, frozen, np.asfortranarray(X), np.repeat(X, 2, axis=0)[::2], X.astype(np.float32))
+    for layout in layouts:
+        model = PathGPRegressor(num_samples=2, **FIXED).fit(layout, Y)
+        np.testing.assert_allclose(model.predict(QUERIES), expected, rtol=1e-4)
+
+
+def test_a_mapped_matrix_is_scaled_in_chunks(tmp_path):
+    """More rows than a chunk: the same mean and spread as from all rows at once, weights counted."""
+    rng = np.random.default_rng(1)
+    A = rng.normal([1e4, 0], size=(ROWS + 100, 2))
+    w = rng.integers(1, 4, size=len(A)).astype(float)
+    scaling = standardizing(A, w)
+    copies = np.repeat(A, w.astype(int), axis=0)
+    np.testing.assert_allclose(scaling.centre, copies.mean(axis=0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(scaling.scale, copies.std(axis=0), rtol=1e-9)
+    scaled = scaling.apply(A)
+    assert scaled.dtype == jax.numpy.result_type(float)
+    np.testing.assert_allclose(scaled, (A - scaling.centre) / scaling.scale, atol=1e-6)
+
+
+def test_what_does_not_vary_is_predicted_as_it_is():
+    constant = np.full(N, 5e6)
+    mean, std = PathGPRegressor(num_samples=4, random_state=0).fit(X, constant).predict(QUERIES, return_std=True)
+    np.testing.assert_allclose(mean, constant[:8], rtol=1e-3)
+    assert np.all(std < 0.05 * 5e6)
+    one = PathGPRegressor(num_samples=64, random_state=0).fit(X[:1], [3.0])
+    mean, std = one.predict(np.r_[X[:1], X[:1] + 1e3], return_std=True)
+    assert mean[0] == pytest.approx(3.0, rel=0.1)
+    assert std[1] > std[0]  # far from the only row there is more doubt
+    flat = np.c_[X, np.full(N, 9.0)]
+    model = PathGPRegressor("rbf", hyperparameters="fixed", num_samples=2, random_state=0).fit(flat, Y)
+    assert model.input_scaling_.scale[2] == 1
+    assert np.all(np.isfinite(model.predict(flat)))
+
+
+def test_pickles_pipelines_and_grids(fixed):
+    again = pickle.loads(pickle.dumps(fixed))
+    np.testing.assert_array_equal(again.predict(QUERIES), fixed.predict(QUERIES))
+    model = make_pipeline(PolynomialFeatures(1, include_bias=False), PathGPRegressor(num_samples=2, **FIXED))
+    grid = GridSearchCV(model, {"pathgpregressor__noise": [0.02, 100.0]}, cv=2, error_score="raise").fit(X, Y)
+    assert grid.best_params_ == {"pathgpregressor__noise": 0.02}
+    np.testing.assert_allclose(grid.predict(QUERIES), fixed.predict(QUERIES), rtol=2e-5)
+
+
+def test_predictions_of_any_number_of_rows_are_put_together(fixed):
+    rows = np.tile(QUERIES, (90, 1))[:717]  # 512, three times 64, and the rest padded
+    np.testing.assert_allclose(fixed.predict(rows), np.tile(fixed.predict(QUERIES), 90)[:717], rtol=1e-5)
+
+
+def test_a_number_of_rows_compiles_nothing_anew(fixed, caplog):
+    fixed.predict(np.tile(QUERIES, (10, 1)))  # 64 and 8 rows at a time
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        for n in (1, 5, 13, 64, 75, 199, 300):
+            fixed.predict(np.repeat(QUERIES[:1], n, axis=0))
+    assert "Finished XLA compilation" not in caplog.text
+
+
+READER = """
+import sys, numpy as np
+from pathgp import PathGPRegressor
+model = PathGPRegressor.load(sys.argv[1])
+print(*(part.tobytes().hex() for part in model.predict(np.load(sys.argv[2]), return_std=True)))
+"""
+
+
+def test_a_slim_file_predicts_the_same_bits_in_another_process(learned, tmp_path):
+    learned.save(tmp_path / "whole")
+    learned.save(tmp_path / "slim", slim=True)
+    np.save(tmp_path / "queries.npy", QUERIES)
+    expected = " ".join(part.tobytes().hex() for part in learned.predict(QUERIES, return_std=True))
+    command = [sys.executable, "-c", READER, tmp_path / "slim", tmp_path / "queries.npy"]
+    run = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == expected
+    whole, slim = (PathGPRegressor.load(tmp_path / name) for name in ("whole", "slim"))
+    assert whole.get_params() == learned.get_params()
+    np.testing.assert_array_equal(whole.sample_y(QUERIES, 20), learned.sample_y(QUERIES, 20))
+    np.testing.assert_array_equal(slim.sample_y(QUERIES, 16), learned.sample_y(QUERIES, 16))
+    for call in (lambda: slim.partial_fit(X, Y), lambda: slim.sample_y(QUERIES, 17)):
+        with pytest.raises(ValueError, match="needs the whole model, but this one was loaded from a slim file"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"kernel": "matern"}, "kernel must be one of rbf, matern12"),
+        ({"solver": "newton"}, "solver must be one of auto, cholesky"),
+        ({"hyperparameters": "guess"}, 'hyperparameters must be "learn" or "fixed", but it is \'guess\''),
+        ({"noise": -1.0}, "noise must be positive"),
+        ({"num_samples": -1}, "num_samples must be at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(setting, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        PathGPRegressor(**{**FIXED, **setting}).fit(X, Y)
+
+
+def test_the_solver_is_the_one_that_was_asked_for():
+    model = PathGPRegressor(num_samples=2, solver="cg", tolerance=1e-5, max_seconds=1e4, **FIXED).fit(X, Y)
+    assert model.info_.solver == "CG"
+    assert model.info_.tolerance == 1e-5
+    assert model.solver_.max_seconds <= 1e4
+    assert float(np.max(model.info_.relative_residual)) <= 1e-5
+
+
+def test_the_library_imports_without_scikit_learn_until_it_is_needed():
+    code = "import sys, pathgp; print('sklearn' in sys.modules, pathgp.PathGPRegressor and 'sklearn' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
