@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import time
-from typing import Any, Literal, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +100,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kernel: str | kernels.Kernel = "matern32",
         *,
         noise: float | None = None,
-        hyperparameters: Literal["learn", "fixed"] = "learn",
+        hyperparameters: str = "learn",
         solver: str | solvers.Solver = "auto",
         num_samples: int = 64,
         tolerance: float | None = None,
@@ -120,7 +120,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
 
         A row of weight 2 counts as two rows with the same values.
@@ -152,7 +152,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Adds rows to those that the model has, solving from the present weights; the first call is `fit`.
 
         The units and the hyperparameters stay as they are.
@@ -258,7 +258,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         )
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str]) -> "PathGPRegressor":
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
