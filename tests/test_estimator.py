@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pathgp import PathGPRegressor, kernels, solvers
+from pathgp import PathGPRegressor, kernels, solvers, storage
 from pathgp.scaling import ROWS, standardizing
 
 N, D = 80, 2
@@ -259,7 +259,8 @@ print(*(part.tobytes().hex() for part in model.predict(np.load(sys.argv[2]), ret
 
 def test_a_slim_file_predicts_the_same_bits_in_another_process(learned, tmp_path):
     learned.save(tmp_path / "whole")
-    learned.save(tmp_path / "slim", slim=True)
+    learned.save(tmp_path / "slim", slim=True, metadata={"target": "price"})
+    assert storage.metadata(tmp_path / "slim")["target"] == "price"
     np.save(tmp_path / "queries.npy", QUERIES)
     expected = " ".join(part.tobytes().hex() for part in learned.predict(QUERIES, return_std=True))
     command = [sys.executable, "-c", READER, tmp_path / "slim", tmp_path / "queries.npy"]

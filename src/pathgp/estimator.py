@@ -236,11 +236,13 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]
         return self._outputs(draws * scale + centre, axis=1)
 
-    def save(self, path: str | os.PathLike[str], *, slim: bool = False) -> None:
+    def save(
+        self, path: str | os.PathLike[str], *, slim: bool = False, metadata: storage.Metadata | None = None
+    ) -> None:
         """Writes the fitted model to one safetensors file, see `pathgp.storage`.
 
         A slim file has what prediction needs, a half to a third of the size; it cannot be updated or given more
-        samples.
+        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`.
         """
         check_is_fitted(self)
         settings = self.get_params(deep=False)
@@ -250,12 +252,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         fitted["posterior_"] = self.posterior_.predictor if slim else self.posterior_
         names = fitted.pop("feature_names_in_", None)
         columns = None if names is None else [str(name) for name in names]
-        storage.save(
-            path,
-            {"settings": settings, "fitted": fitted, "columns": columns},
-            metadata={"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim},
-            classes=(Scaling,),
-        )
+        about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
+        value = {"settings": settings, "fitted": fitted, "columns": columns}
+        storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling,))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PathGPRegressor":
