@@ -73,9 +73,9 @@ def test_a_predictor_predicts_the_same_from_a_smaller_file(posterior, path, tmp_
         np.testing.assert_array_equal(expected, found)
     np.testing.assert_array_equal(posterior.samples(QUERIES), loaded.samples(QUERIES))
     payload = lambda p: sum(tensor.nbytes for tensor in load_file(p).values())
-    # Of N rows: signal and noise of the four columns are gone, the sum of both for the three samples is added; two
-    # inputs, weights, residual and noise are left.
-    gone, left = 150 * (8 - 3) * 4, 150 * (2 + 4 + 4 + 1 + 3) * 4
+    # Of N rows: signal and noise of the four columns are gone, their sum is there instead; two inputs, weights,
+    # residual and noise are left.
+    gone, left = 150 * (8 - 4) * 4, 150 * (2 + 4 + 4 + 1 + 4) * 4
     assert payload(path) - payload(slim) == pytest.approx(gone, abs=200)
     assert payload(slim) == pytest.approx(left + 64 * (1.5 + 3) * 4, abs=200)
 

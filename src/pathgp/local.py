@@ -1,5 +1,6 @@
 """Local projection: what a solver leaves of a solve is finished at the point that is asked about."""
 
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -82,8 +83,8 @@ class Projection(Features):
         def at(x: Float[Array, "t d"]) -> Float[Array, "t u"]:
             a, variance, c = self._projected(x)
             added = [] if weights is None else [self._sum(a, c, weights)]
-            local = [jnp.einsum("nm,nms->ns", a, part[c]) for part in observed]
-            return jnp.concatenate([*added, sum(local[1:], local[0]), variance[:, None]], axis=1)
+            b = functools.reduce(jnp.add, [part[c] for part in observed])
+            return jnp.concatenate([*added, jnp.einsum("nm,nms->ns", a, b), variance[:, None]], axis=1)
 
         values, s = map_rows(at, X, QUERIES), observed[0].shape[1]
         return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]

@@ -1,6 +1,7 @@
 """What a posterior is to those who predict with it: a mean and samples, functions to be evaluated anywhere."""
 
 import dataclasses
+import functools
 from abc import abstractmethod
 from collections.abc import Callable
 
@@ -151,7 +152,7 @@ class Predictive(eqx.Module):
             constant=self.level,
             projection=self.projection,
             unfinished=self.unfinished,
-            observations=sum(self.observed[1:], self.observed[0]),
+            observations=functools.reduce(jnp.add, self.observed),
         )
 
 
