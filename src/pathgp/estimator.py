@@ -100,18 +100,19 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def __init__(
         self,
-        kernel: str | kernels.Kernel = "matern32",
+        kernel: Any = "matern32",
         *,
-        noise: float | None = None,
-        hyperparameters: str = "learn",
-        solver: str | solvers.Solver = "auto",
-        num_samples: int = 64,
-        tolerance: float | None = None,
-        max_seconds: float | None = None,
-        standardize: bool = True,
+        noise: Any = None,
+        hyperparameters: Any = "learn",
+        solver: Any = "auto",
+        num_samples: Any = 64,
+        tolerance: Any = None,
+        max_seconds: Any = None,
+        standardize: Any = True,
         random_state: Any = None,
-        verbose: bool | int = False,
+        verbose: Any = False,
     ) -> None:
+        # Any: scikit-learn's rule is that whatever is wrong with a parameter is said by `fit`.
         self.kernel = kernel
         self.noise = noise
         self.hyperparameters = hyperparameters
@@ -298,10 +299,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"y has {Y.shape[1]} targets, but the model was fitted to {self.posterior_.num_targets}.")
         if sample_weight is None:
             return X, Y, None
+        if not np.any(sample_weight):
+            raise ValueError("sample_weight is zero for every row: give at least one row a positive weight.")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         counted = weights > 0
-        if not counted.any():
-            raise ValueError("sample_weight is zero for every row: give at least one row a positive weight.")
         if not counted.all():
             X, Y, weights = X[counted], Y[counted], weights[counted]
         return X, Y, None if np.all(weights == 1) else weights
@@ -328,14 +329,17 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
         self.info_ = posterior.info
 
-    def _start(self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"]) -> GP:
+    def _start(self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any) -> GP:
         """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
-        level, spread = float(Y.var(axis=0).mean()) or 1.0, X.std(axis=0)
+        counts = np.ones(len(X)) if weights is None else weights
+        spread = standardizing(X, counts).scale
+        centre, scale = standardizing(Y, counts)
+        level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
         learns = self.hyperparameters == "learn"
         kernel = self.kernel
         if isinstance(kernel, str):
             kernel = _named(KERNELS, kernel, "kernel")(np.where(spread > 0, spread, 1), level)
-        return GP(kernel, level / 10 if self.noise is None else self.noise, float(Y.mean()) if learns else 0.0)
+        return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(
         self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any, key: PRNGKeyArray
@@ -343,7 +347,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The process in standardised units, its noise that of a row of weight one, and how it was found."""
         if self.hyperparameters not in ("learn", "fixed"):
             raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
-        start = self._start(X, Y)
+        start = self._start(X, Y, weights)
         if self.hyperparameters == "fixed" or len(X) == 1:  # one row says nothing about variation
             return start, []
         seconds = self._seconds() / 2 / Y.shape[1]

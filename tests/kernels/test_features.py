@@ -43,7 +43,10 @@ def test_gram_matrix_approaches_the_kernel_at_the_monte_carlo_rate(kernel, d, ke
     many, bias = gram_errors(k, k.features, d, 4096, key)
     assert few < 1.2 * rate(256)
     assert many < 1.2 * rate(4096)
-    assert 2.8 < few / many < 5.7  # a sixteenth of the variance, so a quarter of the error
+    assert (
+        few / many > 2.8
+    )  # a sixteenth of the variance, so a quarter of the error; stratified, in one dimension, less
+    assert d == 1 or few / many < 5.7
     assert bias < 4 * many * REPEATS**-0.5
 
 
@@ -59,6 +62,27 @@ def test_a_chi_square_for_each_coordinate_would_be_seen(kernel, d, key):
 
     many, bias = gram_errors(k, per_coordinate, d, 4096, key)
     assert bias > 4 * many * REPEATS**-0.5
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize("kernel", [kernels.Matern12, kernels.Matern32, kernels.Matern52])
+def test_what_data_leave_of_a_draw_has_the_right_variance(kernel, d, key):
+    """Given many data, that of f(x) − k(x,X)(K+Σ)⁻¹(f(X)+ε) depends on rare high frequencies, and is small."""
+    rng = np.random.default_rng(0)
+    X, x = rng.normal(size=(400, d)), rng.normal(size=(30, d))
+    k = kernel(1.0)
+    with jax.enable_x64(True):
+        K, k_x = (np.asarray(kernel(1.0)(jnp.asarray(X), jnp.asarray(Z))) for Z in (X, x))
+    A = np.linalg.solve(K + 0.001 * np.eye(400), k_x)
+    exact = 1 - np.sum(k_x * A, axis=0)
+
+    def log_error(key):
+        phi = k.features(key, 2000, d)
+        wave = np.exp(1j * x @ np.asarray(phi.frequencies).T) - A.T @ np.exp(1j * X @ np.asarray(phi.frequencies).T)
+        return np.log((np.abs(wave) ** 2 @ np.asarray(phi.power) + 0.001 * np.sum(A**2, axis=0)) / exact)
+
+    errors = np.array([log_error(k) for k in jax.random.split(key, 8)])
+    assert np.sqrt(np.mean(errors**2)) < 0.15  # with independent draws, 0.2 to 0.6 for Matérn-3/2 and 5/2
 
 
 COMPOSITE = {

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.kernels.base import Kernel, Spectrum
+from pathgp.kernels.student import student_spectrum
 
 FEW_INPUTS = 6
 
@@ -68,8 +69,8 @@ class Stationary(Kernel):
         """The kernel of variance one as a function of the squared scaled distance."""
 
     @abstractmethod
-    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
-        """Frequencies from the spectral measure at length scale one."""
+    def unit_spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
+        """Frequencies from the spectral measure at length scale one, and powers with the sum one."""
 
     def scale(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """X / lengthscale."""
@@ -97,9 +98,9 @@ class Stationary(Kernel):
         return self.scale(X)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Frequencies at this kernel's length scales, all of the same power."""
-        frequencies = self.scale(self.unit_frequencies(key, num, dim))
-        return Spectrum(frequencies, jnp.full(num, self.variance / num))
+        """Frequencies at this kernel's length scales."""
+        frequencies, power = self.unit_spectrum(key, num, dim)
+        return Spectrum(self.scale(frequencies), self.variance * power)
 
 
 class RBF(Stationary):
@@ -114,9 +115,9 @@ class RBF(Stationary):
         """exp(−r²/2)."""
         return jnp.exp(-r2 / 2)
 
-    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+    def unit_spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Normal."""
-        return jax.random.normal(key, (num, dim))
+        return Spectrum(jax.random.normal(key, (num, dim)), jnp.full(num, 1 / num))
 
 
 class Matern(Stationary):
@@ -124,11 +125,9 @@ class Matern(Stationary):
 
     degrees: ClassVar[int]
 
-    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+    def unit_spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """N(0, I) √(2ν/χ²), with one χ² for each frequency vector: one for each coordinate is another kernel."""
-        normal_key, chi2_key = jax.random.split(key)
-        chi2 = jnp.sum(jax.random.normal(chi2_key, (num, self.degrees)) ** 2, axis=1, keepdims=True)
-        return jax.random.normal(normal_key, (num, dim)) * jnp.sqrt(self.degrees / chi2)
+        return Spectrum(*student_spectrum(key, num, dim, self.degrees))
 
 
 class Matern12(Matern):
@@ -200,8 +199,8 @@ class RationalQuadratic(Stationary):
         """(1 + r²/2α)^−α."""
         return jnp.exp(-self.alpha * jnp.log1p(r2 / (2 * self.alpha)))
 
-    def unit_frequencies(self, key: PRNGKeyArray, num: int, dim: int) -> Float[Array, "p d"]:
+    def unit_spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """√τ N(0, I), with τ from a gamma distribution of shape α and mean one."""
         normal_key, gamma_key = jax.random.split(key)
         tau = jax.random.gamma(gamma_key, self.alpha, (num, 1)) / self.alpha
-        return jax.random.normal(normal_key, (num, dim)) * jnp.sqrt(tau)
+        return Spectrum(jax.random.normal(normal_key, (num, dim)) * jnp.sqrt(tau), jnp.full(num, 1 / num))
