@@ -299,8 +299,6 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"y has {Y.shape[1]} targets, but the model was fitted to {self.posterior_.num_targets}.")
         if sample_weight is None:
             return X, Y, None
-        if not np.any(sample_weight):
-            raise ValueError("sample_weight is zero for every row: give at least one row a positive weight.")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         counted = weights > 0
         if not counted.all():
