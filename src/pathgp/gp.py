@@ -155,6 +155,7 @@ def condition(
     num_samples: int = 64,
     num_features: int = 2000,
     keep_bytes: int = 0,
+    init: Float[Array, "M s"] | None = None,
     observe: Every | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -170,6 +171,9 @@ def condition(
     K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
     faster, and its result the same.
 
+    `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
+    Those of samples belong to the draws of this key.
+
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
     >>> X = jnp.linspace(0, 1, 50)[:, None]
@@ -182,16 +186,31 @@ def condition(
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
-    feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
-    system = System(gp.kernel, X, gp.noise).kept(keep_bytes)
-    prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
+    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
+    system = system.kept(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
         system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
     local = local or solver.counts_on(system)
-    solution = solver.solve(system, targets, key=solve_key, observe=observe, progress=progress)
+    expected = (solver.support(system).shape[0], targets.signal.shape[1])
+    if init is not None and init.shape != expected:
+        raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
+    solution = solver.solve(system, targets, key=solve_key, init=init, observe=observe, progress=progress)
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
+
+
+def problem(
+    gp: GP, X: Float[Array, "N d"], y: Float[Array, "N t"], num_samples: int, num_features: int, key: PRNGKeyArray
+) -> tuple[System, Function, Targets, PRNGKeyArray]:
+    """The system, the prior draws, the right-hand sides, and a key for the solver.
+
+    With one key the draws of another process are the same standard ones, stretched by its hyperparameters.
+    """
+    feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
+    system = System(gp.kernel, X, gp.noise)
+    prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
+    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
+    return system, prior, targets, solve_key
 
 
 def check_data(

@@ -12,19 +12,27 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from pathgp import checks
 from pathgp.gp import GP, check_data
 from pathgp.kernels import Matern32, Stationary
+from pathgp.likelihood.priors import Prior
 
 
 class Trace(NamedTuple):
     """How learning went.
 
-    `loss` is the negative log marginal likelihood per row, as the method estimates it, after each step.
+    `loss` is the negative log marginal likelihood per row, as the method estimates it, at each step, with the
+    penalty of the prior where there is one. `gradient` is the norm of its gradient in the logarithms of the
+    hyperparameters and the mean, in units of the standard deviation of y.
     """
 
     loss: list[float]
+    gradient: list[float]
     seconds: list[float]
     left_out: int = 0
     """Steps or fits that were not finite and did not count."""
     interrupted: bool = False
+    since_start: bool = False
+    """Whether `loss` is counted from the start: `Pathwise` knows how it changes, but not the determinant in it."""
+    weights: Float[Array, "N s"] | None = None
+    """The solution that `Pathwise` ended with, of the mean and the samples of `condition` with the same key."""
 
 
 class Method(eqx.Module):
@@ -32,7 +40,7 @@ class Method(eqx.Module):
 
     @abstractmethod
     def fit(
-        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool, prior: Prior
     ) -> tuple[GP, Trace]:
         """A process with better hyperparameters than `gp`, where it starts."""
 
@@ -61,22 +69,31 @@ def fit_hyperparameters(
     *,
     key: PRNGKeyArray,
     method: Method | None = None,
+    prior: Prior = Prior(),  # noqa: B008, a frozen value
     progress: bool = False,
 ) -> tuple[GP, Trace]:
     """The process with the hyperparameters that make the data likely, and how they were found.
 
     Starts from `gp`, see `default_gp`. The method is `NearestNeighbour()` unless another is given. Interrupted by
-    Ctrl-C, it returns the best so far, and `trace.interrupted` says so. The noise variance does not go below 10⁻⁴ of
-    the kernel's, which float32 still resolves.
+    Ctrl-C, or out of time by the `max_seconds` of the method, it returns the best so far, and `trace.interrupted`
+    says whether it was Ctrl-C. The noise variance does not go below 10⁻⁴ of the kernel's, which float32 still
+    resolves.
+
+    `prior` holds what is known beforehand, in the units of X and y; nothing, unless it is given. A prior is a penalty
+    −log p(hyperparameters) on −log p(y), and a bound is not crossed, not even by the start.
     """
     from pathgp.likelihood.nearest import NearestNeighbour
 
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
+    prior.check(gp)
     # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
     start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)
-    found, trace = (method or NearestNeighbour()).fit(start, X, (y - centre) / unit, key, progress)
-    losses = [loss + float(jnp.log(unit)) for loss in trace.loss]
+    inside = eqx.tree_at(lambda q: q.unit, prior, unit)
+    found, trace = (method or NearestNeighbour()).fit(start, X, (y - centre) / unit, key, progress, inside)
+    shift = 0.0 if trace.since_start else float(jnp.log(unit))
+    losses = [loss + shift for loss in trace.loss]
+    weights = None if trace.weights is None else trace.weights / unit
     learned = GP(found.kernel.scaled(unit**2), found.noise * unit**2, centre + found.mean * unit)
-    return learned, trace._replace(loss=losses)
+    return prior.nearest(learned), trace._replace(loss=losses, weights=weights)

@@ -1,6 +1,6 @@
 """The exact marginal likelihood, and the paper's way to use it on more rows than it can take."""
 
-import time
+import contextlib
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +14,9 @@ from scipy import linalg, optimize
 from pathgp import checks
 from pathgp.gp import GP
 from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.descent import Record
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
+from pathgp.likelihood.priors import Prior
 from pathgp.solvers.cholesky import factorise
 
 MAX_ROWS = 10_000
@@ -39,7 +41,13 @@ class Exact(Method):
         checks.at_least(self.restarts, 0, "Exact.restarts")
 
     def fit(
-        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+        self,
+        gp: GP,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        key: PRNGKeyArray,
+        progress: bool,
+        prior: Prior,
     ) -> tuple[GP, Trace]:
         """The best of all starts."""
         if X.shape[0] > MAX_ROWS:
@@ -47,70 +55,81 @@ class Exact(Method):
                 f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the {MAX_ROWS} "
                 "that it takes: use NearestNeighbour() or Neighbourhoods()."
             )
-        dtype, clock = X.dtype, time.perf_counter()
-        losses: list[float] = []
-        seconds: list[float] = []
-        ends, left_out, interrupted = [], 0, False
+        dtype = X.dtype
+        descents: list[Descent] = []
         with jax.enable_x64(True):
-            wide, X, y = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y))
-            for start in _starts(parameters(wide), self.restarts, key):
-                descent = Descent(start, X, y, clock + self.max_seconds)
-                interrupted = descent.run(self.steps)
-                left_out += descent.left_out
-                ends += descent.best
-                losses += descent.losses
-                seconds += [at - clock for at in descent.times]
-                if interrupted:
-                    break
-            if not ends:
+            wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
+            start = prior.projected(parameters(wide))
+            with Record(self.steps * (self.restarts + 1), self.max_seconds, progress) as record:
+                for another in _starts(start, self.restarts, key):
+                    if record.loss and record.left < 0:
+                        break
+                    descents.append(Descent(prior.projected(another), X, y, prior, record))
+                    descents[-1].run(self.steps)
+            ends = [end for descent in descents for end in descent.best]
+            if not ends and not record.interrupted:
                 raise ValueError(
                     "the likelihood is not finite at the starting values: scale X and y to about one, or start from "
                     "other hyperparameters."
                 )
-            _, best = min(ends, key=lambda end: end[0])
+            _, best = min(ends, key=lambda end: end[0], default=(np.inf, start))
             found = jax.tree.map(lambda leaf: np.asarray(leaf), best.gp())
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), found), Trace(losses, seconds, left_out, interrupted)
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), found), record.trace()
 
 
 class Descent:
     """One descent from one start: SciPy's optimiser keeps no best, and cannot be asked to stop in time."""
 
-    def __init__(self, start: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], deadline: float) -> None:
+    def __init__(
+        self, start: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], prior: Prior, record: Record
+    ) -> None:
         moving, self.fixed = eqx.partition(start, learned(start))
         self.flat, self.unravel = ravel_pytree(moving)
-        self.X, self.y, self.deadline = X, y, deadline
-        self.losses: list[float] = []
-        self.times: list[float] = []
+        self.X, self.y, self.prior, self.record = X, y, prior, record
         self.best: list[tuple[float, Parameters]] = []
-        self.left_out = 0
 
     def value(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss per row and its gradient; a large number where it is not finite: the line search goes back."""
-        if time.perf_counter() > self.deadline and self.losses:
+        if self.record.loss and self.record.left < 0:
             raise TimeoutError
-        p = eqx.combine(self.unravel(jnp.asarray(flat)), self.fixed)
+        p = self.parameters(flat)
         loss, gradient = loss_and_gradient(p, self.X, self.y)
+        penalty, penalty_gradient = _penalty(self.prior, p)
+        loss += float(penalty) / self.X.shape[0]
+        gradient = jax.tree.map(lambda a, b: a + b / self.X.shape[0], gradient, penalty_gradient)
         flat_gradient = np.asarray(ravel_pytree(eqx.filter(gradient, learned(p)))[0])
         if not (np.isfinite(loss) and np.all(np.isfinite(flat_gradient))):
-            self.left_out += 1
+            self.record.left_out += 1
             return 1e10, np.zeros_like(flat)
-        self.losses.append(loss)
-        self.times.append(time.perf_counter())
+        self.record.add(loss, float(np.linalg.norm(flat_gradient)))
         if not self.best or loss < self.best[0][0]:
             self.best = [(loss, p)]
         return loss, flat_gradient
 
-    def run(self, steps: int) -> bool:
-        """Descends; True if the user interrupted it."""
+    def parameters(self, flat: np.ndarray) -> Parameters:
+        """What a vector of the optimiser stands for."""
+        return eqx.combine(self.unravel(jnp.asarray(flat)), self.fixed)
+
+    def possible(self, flat: np.ndarray) -> np.ndarray:
+        """The nearest vector that the prior allows."""
+        p = self.prior.projected(self.parameters(flat))
+        return np.asarray(ravel_pytree(eqx.filter(p, learned(p)))[0])
+
+    def run(self, steps: int) -> None:
+        """Descends as far as there are steps and time."""
         flat = np.asarray(self.flat)
-        bounds = list(zip(flat - RUNAWAY, flat + RUNAWAY, strict=True))
-        try:
-            optimize.minimize(self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": steps})
-        except TimeoutError:
-            pass
-        except KeyboardInterrupt:
-            return True
-        return False
+        bounds = list(zip(self.possible(flat - RUNAWAY), self.possible(flat + RUNAWAY), strict=True))
+        advance = lambda _: self.record.advance()
+        options = {"maxiter": steps}
+        with contextlib.suppress(TimeoutError):
+            optimize.minimize(
+                self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, callback=advance, options=options
+            )
+
+
+@eqx.filter_jit
+def _penalty(prior: Prior, p: Parameters) -> tuple[Float[Array, ""], Parameters]:
+    return jax.value_and_grad(lambda q: prior.penalty(q.gp()))(p)
 
 
 def loss_and_gradient(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"]) -> tuple[float, Parameters]:
@@ -173,42 +192,45 @@ class Neighbourhoods(Method):
             raise ValueError(f"Neighbourhoods.size must be at most {MAX_ROWS}, but it is {self.size}.")
 
     def fit(
-        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+        self,
+        gp: GP,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        key: PRNGKeyArray,
+        progress: bool,
+        prior: Prior,
     ) -> tuple[GP, Trace]:
         """The average over the centroids, in the coordinates of the process that it starts from."""
-        clock = time.perf_counter()
         points = gp.kernel.coordinates(X)
         chosen = jax.random.choice(key, X.shape[0], (min(self.centroids, X.shape[0]),), replace=False)
         fits: list[Any] = []
-        losses: list[float] = []
-        seconds: list[float] = []
-        left_out, interrupted = 0, False
-        for i in np.asarray(chosen):
-            near = jnp.argsort(jnp.sum((points - points[i]) ** 2, axis=1))[: self.size]
-            noise = gp.noise if gp.noise.ndim == 0 else gp.noise[near]
-            left = self.max_seconds - (time.perf_counter() - clock)
-            if left <= 0 and fits:
-                break
-            try:
-                found, trace = Exact(self.steps, max_seconds=left).fit(
-                    GP(gp.kernel, noise, gp.mean), X[near], y[near], key, progress
-                )
-            except ValueError:
-                left_out += 1
-                continue
-            losses += trace.loss[-1:]
-            seconds.append(time.perf_counter() - clock)
-            factor = jnp.ravel(found.noise)[0] / jnp.ravel(noise)[0]
-            p = parameters(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))
-            q = parameters(GP(gp.kernel, jnp.mean(gp.noise), gp.mean))
-            distance = jnp.max(jnp.abs(ravel_pytree(p.log_kernel)[0] - ravel_pytree(q.log_kernel)[0]))
-            if bool(distance < RUNAWAY - 1e-3) and bool(jnp.isfinite(variance(found.kernel))):
-                fits.append(p)
-            else:
-                left_out += 1
-            if trace.interrupted:
-                interrupted = True
-                break
+        with Record(len(chosen), self.max_seconds, progress) as record:
+            for i in np.asarray(chosen):
+                if record.left <= 0 and fits:
+                    break
+                near = jnp.argsort(jnp.sum((points - points[i]) ** 2, axis=1))[: self.size]
+                noise = gp.noise if gp.noise.ndim == 0 else gp.noise[near]
+                method = Exact(self.steps, max_seconds=record.left)
+                try:
+                    found, trace = method.fit(GP(gp.kernel, noise, gp.mean), X[near], y[near], key, False, prior)
+                except ValueError:
+                    record.left_out += 1
+                    continue
+                for loss, gradient in zip(trace.loss[-1:], trace.gradient[-1:], strict=True):
+                    record.add(loss, gradient)
+                    record.advance()
+                factor = jnp.ravel(found.noise)[0] / jnp.ravel(noise)[0]
+                p = parameters(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))
+                q = parameters(GP(gp.kernel, jnp.mean(gp.noise), gp.mean))
+                distance = jnp.max(jnp.abs(ravel_pytree(p.log_kernel)[0] - ravel_pytree(q.log_kernel)[0]))
+                if bool(distance < RUNAWAY - 1e-3) and bool(jnp.isfinite(variance(found.kernel))):
+                    fits.append(p)
+                else:
+                    record.left_out += 1
+                if trace.interrupted:
+                    raise KeyboardInterrupt
+        if record.interrupted and not fits:
+            return gp, record.trace()
         if not fits:
             raise ValueError(
                 f"none of the {len(chosen)} neighbourhoods gave finite hyperparameters: scale X and y to about one, "
@@ -216,4 +238,4 @@ class Neighbourhoods(Method):
             )
         average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *fits).gp()
         noise = average.noise if gp.noise.ndim == 0 else gp.noise * (average.noise / jnp.mean(gp.noise))
-        return GP(average.kernel, noise, average.mean), Trace(losses, seconds, left_out, interrupted)
+        return GP(average.kernel, noise, average.mean), record.trace()

@@ -1,18 +1,18 @@
 """The nearest-neighbour likelihood: each row given its nearest earlier ones, a few rows at a time."""
 
-import time
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.gp import GP
 from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
+from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
 from pathgp.tiles import map_rows
 
@@ -41,44 +41,40 @@ class NearestNeighbour(Method):
             checks.at_least(getattr(self, name), 1, f"NearestNeighbour.{name}")
 
     def fit(
-        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool
+        self,
+        gp: GP,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        key: PRNGKeyArray,
+        progress: bool,
+        prior: Prior,
     ) -> tuple[GP, Trace]:
         """Descends for `steps` steps, or as long as there is time. Steps that are not finite are left out."""
         order_key, key = jax.random.split(key)
         order = jax.random.permutation(order_key, X.shape[0])
         X, y = X[order], y[order]
-        p = parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean))
-        optimizer = _optimizer(self.learning_rate, self.steps)
-        state: Any = optimizer.init(eqx.filter(p, learned(p)))
-        clock, losses, seconds, interrupted = time.perf_counter(), [], [], False
-        bar = _bar(self.steps) if progress else None
+        p = prior.projected(parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
+        state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         pool = None
-        try:
+        with Record(self.steps, self.max_seconds, progress) as record:
             for step in range(self.steps):
                 batch_key, pool_key = jax.random.split(jax.random.fold_in(key, step))
                 if X.shape[0] > PREFIX_ROWS and step % REFRESH == 0:
                     pool = draw_pool(p.gp().kernel, X, self.neighbours, pool_key)
-                p, state, loss = _step(self, p, state, X, y, pool, batch_key)
-                losses.append(float(loss))
-                seconds.append(time.perf_counter() - clock)
-                if bar is not None:
-                    bar.set_postfix_str(f"−log p(y)/N {losses[-1]:.3f}", refresh=False)
-                    bar.update(1)
-                if seconds[-1] > self.max_seconds:
+                p, state, loss, gradient = _step(self, p, state, X, y, pool, prior, batch_key)
+                record.add(float(loss), float(gradient))
+                record.advance()
+                if record.left < 0:
                     break
-        except KeyboardInterrupt:
-            interrupted = True
-        if bar is not None:
-            bar.close()
         found = p.gp()
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
-        left_out = int(state.total_notfinite)
-        if losses and left_out == len(losses):
+        record.left_out = int(state.total_notfinite)
+        if record.loss and record.left_out == len(record.loss):
             raise ValueError(
                 "no step of learning was finite: scale X to about one, remove rows that repeat others, or start from "
                 "more noise."
             )
-        return GP(found.kernel, noise, found.mean), Trace(losses, seconds, left_out, interrupted)
+        return GP(found.kernel, noise, found.mean), record.trace()
 
 
 class Pool(eqx.Module):
@@ -167,13 +163,6 @@ def _pool(index: Neighbours, points: Float[Array, "N d"], rows: Int[Array, "b"],
     return Pool(rows, jnp.take_along_axis(near, first, axis=1), jnp.take_along_axis(before, first, axis=1))
 
 
-def _optimizer(rate: float, steps: int) -> optax.GradientTransformation:
-    decaying = optax.adam(
-        lambda count: rate * (0.05 + 0.95 * (1 + jnp.cos(jnp.pi * jnp.minimum(count / steps, 1))) / 2)
-    )
-    return optax.apply_if_finite(decaying, max_consecutive_errors=10**9)
-
-
 @eqx.filter_jit
 def _step(
     method: NearestNeighbour,
@@ -182,8 +171,9 @@ def _step(
     X: Float[Array, "N d"],
     y: Float[Array, "N"],
     pool: Pool | None,
+    prior: Prior,
     key: PRNGKeyArray,
-) -> tuple[Parameters, Any, Float[Array, ""]]:
+) -> tuple[Parameters, Any, Float[Array, ""], Float[Array, ""]]:
     if pool is None:
         rows = jax.random.randint(key, (min(method.batch_size, X.shape[0]),), 0, X.shape[0])
         points = jax.lax.stop_gradient(p.gp().kernel.coordinates(X))
@@ -192,12 +182,12 @@ def _step(
         some = jax.random.randint(key, (method.batch_size,), 0, pool.rows.shape[0])
         batch = jax.tree.map(lambda leaf: leaf[some], pool)
     moving, fixed = eqx.partition(p, learned(p))
-    loss, gradient = jax.value_and_grad(lambda q: batch_loss(eqx.combine(q, fixed), X, y, batch))(moving)
-    update, state = _optimizer(method.learning_rate, method.steps).update(gradient, state, moving)
-    return eqx.combine(eqx.apply_updates(moving, update), fixed), state, loss
 
+    def objective(q: Parameters) -> Float[Array, ""]:
+        q = eqx.combine(q, fixed)
+        return batch_loss(q, X, y, batch) + prior.penalty(q.gp()) / X.shape[0]
 
-def _bar(total: int) -> Any:
-    from tqdm.auto import tqdm
-
-    return tqdm(total=total, desc="hyperparameters", unit="step")
+    loss, gradient = jax.value_and_grad(objective)(moving)
+    update, state = decaying_adam(method.learning_rate, method.steps).update(gradient, state, moving)
+    moved = prior.projected(eqx.combine(eqx.apply_updates(moving, update), fixed))
+    return moved, state, loss, norm(gradient)

@@ -1,0 +1,80 @@
+"""What the methods of learning share: the record of a descent, its two ways to end early, and Adam."""
+
+import time
+from types import TracebackType
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from pathgp.likelihood.base import Trace
+
+
+class Record:
+    """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did."""
+
+    def __init__(self, steps: int, max_seconds: float, progress: bool, loss_name: str = "−log p(y)/N") -> None:
+        self.steps, self.max_seconds, self.loss_name = steps, max_seconds, loss_name
+        self.loss: list[float] = []
+        self.gradient: list[float] = []
+        self.seconds: list[float] = []
+        self.left_out = 0
+        self.interrupted = False
+        self._clock = time.perf_counter()
+        self._bar = _bar(steps) if progress else None
+
+    def __enter__(self) -> "Record":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._bar is not None:
+            self._bar.close()
+        self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        return self.interrupted
+
+    @property
+    def left(self) -> float:
+        """The seconds of the budget that are left."""
+        return self.max_seconds - (time.perf_counter() - self._clock)
+
+    def add(self, loss: float, gradient: float) -> None:
+        """A point of the trace: the loss per row and the norm of its gradient."""
+        self.loss.append(loss)
+        self.gradient.append(gradient)
+        self.seconds.append(time.perf_counter() - self._clock)
+
+    def advance(self) -> None:
+        """One step more on the bar, with what was added last and the time that is left."""
+        if self._bar is not None and self.loss:
+            self._bar.update(1)
+            rest = self.seconds[-1] / self._bar.n * (self.steps - self._bar.n)
+            self._bar.set_postfix_str(
+                f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}, "
+                f"{max(0.0, min(rest, self.left)):.0f} s left"
+            )
+
+    def trace(self) -> Trace:
+        """What there is so far."""
+        return Trace(self.loss, self.gradient, self.seconds, self.left_out, self.interrupted)
+
+
+def decaying_adam(rate: float, steps: int) -> optax.GradientTransformation:
+    """Adam, its rate falling to a twentieth along a cosine. Updates that are not finite are left out and counted."""
+    decaying = optax.adam(
+        lambda count: rate * (0.05 + 0.95 * (1 + jnp.cos(jnp.pi * jnp.minimum(count / steps, 1))) / 2)
+    )
+    return optax.apply_if_finite(decaying, max_consecutive_errors=10**9)
+
+
+def norm(gradient: Any) -> Float[Array, ""]:
+    """The Euclidean norm over all parameters."""
+    return optax.tree.norm(gradient)
+
+
+def _bar(total: int) -> Any:
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, desc="hyperparameters", unit="step")

@@ -1,0 +1,148 @@
+"""What is known of hyperparameters before the data: priors and bounds, which are one thing."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from pathgp import checks
+from pathgp.gp import GP
+from pathgp.kernels import Kernel
+from pathgp.likelihood.parameters import Parameters, parameters
+
+
+class Belief(eqx.Module):
+    """What is known of a positive number: how likely its values are, and which are possible at all."""
+
+    @abstractmethod
+    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """−log of the density of log x, up to a constant."""
+
+    @abstractmethod
+    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The possible value that is nearest to x."""
+
+
+class LogNormal(Belief):
+    """log x ~ N(log median, spread²). The density is that of the logarithm, so that its mode is the median.
+
+    >>> print(LogNormal(median=2.0, spread=0.5).penalty(2.0 * jnp.exp(0.5)))
+    0.5
+    """
+
+    median: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="LogNormal.median"))
+    spread: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="LogNormal.spread"), default=1.0)
+
+    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """½ (log(x / median) / spread)²."""
+        return (jnp.log(x / self.median) / self.spread) ** 2 / 2
+
+    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Every positive number is possible."""
+        return x
+
+
+class Bounds(Belief):
+    """low ≤ x ≤ high, and no preference between them.
+
+    >>> print(Bounds(0.1, 10.0).nearest(jnp.array([0.01, 3.0])))
+    [0.1 3. ]
+    """
+
+    low: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="Bounds.low"))
+    high: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="Bounds.high"))
+
+    def __check_init__(self) -> None:
+        if checks.is_concrete(self.low) and not bool(jnp.all(self.low <= self.high)):
+            raise ValueError(f"Bounds.low must be at most Bounds.high, but they are {self.low} and {self.high}.")
+
+    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """None."""
+        return jnp.zeros_like(x)
+
+    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """x, or the bound that it is beyond."""
+        return jnp.clip(x, self.low, self.high)
+
+
+class Prior(eqx.Module):
+    """Beliefs about the length scales, the variances of the kernel and the noise variance, each None unless given.
+
+    A belief has one value for all length scales or one for each input. In a sum or product of kernels it holds for
+    every part. Where noise differs between rows, it is about the average over the rows.
+
+    >>> prior = Prior(lengthscale=LogNormal(median=1.0, spread=1.0), noise=Bounds(0.01, 0.1))
+    """
+
+    lengthscale: Belief | None = None
+    variance: Belief | None = None
+    noise: Belief | None = None
+    unit: Float[Array, ""] = eqx.field(converter=checks.floats, default=1.0)
+    """The unit of y of the processes that it is asked about, in the unit that the beliefs are stated in."""
+
+    def check(self, gp: GP) -> None:
+        """Refuses beliefs about what the kernel does not have."""
+        for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
+            shapes = [leaf.shape for leaf in jax.tree.leaves(_only(gp.kernel, name))]
+            if belief is not None and not shapes:
+                raise ValueError(f"prior.{name} is given, but {type(gp.kernel).__name__} has no {name}: leave it out.")
+            for value in jax.tree.leaves(belief):
+                if any(value.shape not in ((), shape) for shape in shapes):
+                    raise ValueError(
+                        f"prior.{name} has values of shape {value.shape}, but the kernel's {name} has the shape "
+                        f"{shapes[0]}: give one value, or as many."
+                    )
+        for value in jax.tree.leaves(self.noise):
+            if value.shape:
+                raise ValueError(f"prior.noise must be one value, but it has the shape {value.shape}.")
+
+    def penalty(self, gp: GP) -> Float[Array, ""]:
+        """−log p(hyperparameters), up to a constant."""
+        kernel = gp.kernel.scaled(self.unit**2) if self._has_beliefs else gp.kernel
+        total = jnp.zeros((), gp.mean.dtype)
+        for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
+            if belief is not None:
+                total += sum(jnp.sum(belief.penalty(leaf)) for leaf in jax.tree.leaves(_only(kernel, name)))
+        if self.noise is not None:
+            total += self.noise.penalty(jnp.mean(gp.noise) * self.unit**2)
+        return total
+
+    def nearest(self, gp: GP) -> GP:
+        """The process with every hyperparameter moved to the nearest possible value."""
+        if not self._has_beliefs:
+            return gp
+        kernel = gp.kernel.scaled(self.unit**2)
+        for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
+            if belief is not None:
+                kernel = _where_named(kernel, name, belief.nearest, lambda leaf: leaf)
+        noise = gp.noise
+        if self.noise is not None:
+            present = jnp.mean(noise) * self.unit**2
+            noise = noise * (self.noise.nearest(present) / present)
+        return GP(kernel.scaled(1 / self.unit**2), noise, gp.mean)
+
+    def projected(self, p: Parameters) -> Parameters:
+        """Parameters moved to possible values, those of the noise without its floor."""
+        if not self._has_beliefs:
+            return p
+        moved = parameters(self.nearest(p.gp(floor=0.0)), floor=0.0)
+        return Parameters(moved.log_kernel, moved.log_noise, p.mean, p.noise_shape)
+
+    @property
+    def _has_beliefs(self) -> bool:
+        return not (self.lengthscale is None and self.variance is None and self.noise is None)
+
+
+def _where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
+    """`then` of the arrays of a kernel, and of its parts, that have this name; `otherwise` of the others."""
+    named = lambda path: getattr(path[-1], "name", None) == name
+    return jax.tree_util.tree_map_with_path(lambda path, leaf: then(leaf) if named(path) else otherwise(leaf), kernel)
+
+
+def _only(kernel: Kernel, name: str) -> Any:
+    return _where_named(kernel, name, lambda leaf: leaf, lambda _: None)
