@@ -3,7 +3,8 @@ import json
 import pytest
 
 from pathgp.cli import bench, main
-from pathgp.experiments import contest, product
+from pathgp.experiments import contest, learning, product
+from pathgp.likelihood import Exact, NearestNeighbour, Neighbourhoods, Pathwise
 from pathgp.plots import error_against_time
 
 
@@ -120,3 +121,23 @@ def test_throughput_of_predictions(tmp_path, capsys):
     assert [r["asked"] for r in rows] == ["mean", "mean and variance", "64 samples"]
     assert all(r["points"] == 700 and r["points_per_second"] > 0 for r in rows)
     assert "300 training rows by Cholesky" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["nearest", "neighbourhoods", "pathwise", "exact"])
+def test_each_method_of_learning_gives_the_same_figures(method, tmp_path, monkeypatch):
+    monkeypatch.setitem(learning.METHODS, "nearest", [NearestNeighbour(steps=60, neighbours=16, batch_size=64)])
+    monkeypatch.setitem(learning.METHODS, "neighbourhoods", [Neighbourhoods(centroids=1, size=200, steps=10)])
+    quick = Pathwise(steps=25, probes=8, passes=2, num_features=200, block_size=128)
+    monkeypatch.setitem(learning.METHODS, "pathwise", [quick])
+    monkeypatch.setitem(learning.METHODS, "exact", [Exact(steps=10)])
+    out = tmp_path / "figures.json"
+    assert main(["bench", "learn", "--n", "300", "--method", method, "--out", str(out)]) == 0
+    stored = json.loads(out.read_text())
+    assert (stored["method"], stored["rows"], stored["left_out"]) == (method, 300, 0)
+    # The noise is a tenth: its density has an NLL of about 0.3, and standardising divides by less than two.
+    assert 0.15 < stored["rmse"] < 0.6
+    assert stored["nll"] < 0.9
+    assert stored["loss"] < 1.0
+    assert stored["learn_seconds"] > 0
+    assert stored["gigabytes"] > 0
+    assert len(stored["length_scale"]) == 8

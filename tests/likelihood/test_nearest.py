@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
+from scipy import stats
 from test_exact import drawn
 
 from pathgp import GP
@@ -28,6 +29,14 @@ def test_with_all_earlier_rows_it_is_the_exact_likelihood(x64, uneven):
     assert float(loss) == pytest.approx(exact, rel=1e-8)
     got, expected = (ravel_pytree((g.log_kernel, g.log_noise, g.mean))[0] for g in (gradient, exact_gradient))
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_estimate_of_the_loss_is_near_the_exact_one(key):
+    X, y, K = drawn(400, np.array([0.7, 1.5]), 0.1)
+    noise = np.linspace(0.05, 0.15, 400)
+    exact = -stats.multivariate_normal(np.full(400, 0.3), K + np.diag(noise)).logpdf(y) / 400
+    # A row's loss has a standard deviation of about 0.7, and 400 are drawn with replacement.
+    assert nearest.estimate(GP(Matern32([0.7, 1.5]), noise, 0.3), X, y, key=key) == pytest.approx(exact, abs=0.1)
 
 
 def test_batches_are_unbiased_for_the_whole_sum(x64):

@@ -40,6 +40,8 @@ def add_to(commands: Any) -> None:
     solve.set_defaults(run=bench_solve)
     learn = benchmarks.add_parser("learn", help="hyperparameters from default starting values")
     learn.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    learn.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
+    learn.add_argument("--method", choices=sorted(learning.METHODS), default="nearest", help="how to learn them")
     learn.add_argument("--no-test", action="store_true", help="do not judge them on the test rows")
     learn.add_argument("--out", type=pathlib.Path, help="also write them and the figures to this JSON file")
     learn.set_defaults(run=bench_learn)
@@ -96,13 +98,16 @@ def bench_predict(arguments: argparse.Namespace) -> None:
 
 def bench_learn(arguments: argparse.Namespace) -> None:
     """Learns hyperparameters, judges them on the test rows, and stores them for `bench solve`."""
-    data = datasets.synthetic(10_000) if arguments.dataset == "synthetic" else datasets.load(arguments.dataset)
-    gp, figures = learning.learn(data)
-    if not arguments.no_test:
+    a = arguments
+    at_least(1 if a.n is None else a.n, 1, "--n")
+    data = datasets.synthetic(a.n or 10_000) if a.dataset == "synthetic" else datasets.load(a.dataset)
+    data = data._replace(X=data.X[: a.n], y=data.y[: a.n])
+    gp, figures = learning.learn(data, a.method)
+    if not a.no_test:
         figures |= learning.judge(data, gp)
-    figures |= {"dataset": arguments.dataset, "rows": len(data.X), "gigabytes": contest.peak_gigabytes()}
+    figures |= {"dataset": a.dataset, "rows": len(data.X), "gigabytes": contest.peak_gigabytes()}
     print(json.dumps(figures))
-    _store(arguments.out, {"benchmark": "learn", **figures, **learning.as_published(gp)})
+    _store(a.out, {"benchmark": "learn", **figures, **learning.as_published(gp)})
 
 
 def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.gp import GP
+from pathgp.gp import GP, check_data
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
@@ -78,11 +79,11 @@ class NearestNeighbour(Method):
 
 
 class Pool(eqx.Module):
-    """Rows, and for each its nearest earlier rows, as far as there are any."""
+    """Rows, and for each its nearest earlier rows, as far as there are any; of one row alone in `row_loss`."""
 
-    rows: Int[Array, "b"]
-    earlier: Int[Array, "b m"]
-    valid: Bool[Array, "b m"]
+    rows: Int[Array, "*b"]
+    earlier: Int[Array, "*b m"]
+    valid: Bool[Array, "*b m"]
 
 
 def nearest_earlier(
@@ -119,11 +120,26 @@ def conditional_loss(
 
 def batch_loss(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool) -> Float[Array, ""]:
     """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
-    gp = p.gp()
+    return jnp.mean(jax.vmap(row_loss, in_axes=(None, None, None, 0))(p.gp(), X, y, batch))
+
+
+def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") -> Float[Array, ""]:
+    """−log p(yᵢ | earlier) of one row of a pool."""
     noise = jnp.broadcast_to(gp.noise, y.shape)
-    i, c = batch.rows, batch.earlier
-    losses = jax.vmap(conditional_loss, in_axes=(None, 0, 0, 0, 0, 0, 0, 0))
-    return jnp.mean(losses(gp, X[i], y[i], noise[i], X[c], y[c], noise[c], batch.valid))
+    i, c = row.rows, row.earlier
+    return conditional_loss(gp, X[i], y[i], noise[i], X[c], y[c], noise[c], row.valid)
+
+
+def estimate(
+    gp: GP, X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray, neighbours: int = 64
+) -> float:
+    """−log p(y)/N of a process, from `POOL_ROWS` rows given their nearest earlier ones: to compare methods by."""
+    X, y = check_data(X, y)
+    order_key, pool_key = jax.random.split(key)
+    order = jax.random.permutation(order_key, X.shape[0])
+    noise = jnp.broadcast_to(gp.noise, y.shape)[order]
+    pool = draw_pool(gp.kernel, X[order], min(neighbours, X.shape[0]), pool_key)
+    return float(jnp.mean(_row_losses(GP(gp.kernel, noise, gp.mean), X[order], y[order], pool)))
 
 
 def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) -> Pool:
@@ -152,6 +168,11 @@ def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) 
 def pad_indices(rows: Int[Array, "b"]) -> Int[Array, "p"]:
     """Extended to a power of two, so that few sizes are compiled."""
     return jnp.pad(rows, (0, (1 << (rows.size - 1).bit_length()) - rows.size), mode="edge")
+
+
+@eqx.filter_jit
+def _row_losses(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], pool: Pool) -> Float[Array, "b"]:
+    return jax.lax.map(lambda row: row_loss(gp, X, y, row), pool, batch_size=256)
 
 
 @eqx.filter_jit
