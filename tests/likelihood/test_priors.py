@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -130,8 +132,8 @@ def test_progress_shows_the_loss_the_gradient_and_the_time_left(key, data, metho
     _, trace = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=method, progress=True)
     shown = capsys.readouterr().err
     assert "−log p(y)/N" in shown
-    assert f"|∇| {trace.gradient[-1]:.1e}" in shown
-    assert "0 s left" in shown
+    assert any(f"|∇| {gradient:.1e}, " in shown for gradient in trace.gradient)
+    assert re.search(r"\d+ s left", shown)
     assert len(trace.loss) == len(trace.gradient) == len(trace.seconds)
     assert trace.seconds == sorted(trace.seconds)
 

@@ -49,12 +49,13 @@ class Record:
     def advance(self) -> None:
         """One step more on the bar, with what was added last and the time that is left."""
         if self._bar is not None and self.loss:
-            self._bar.update(1)
-            rest = self.seconds[-1] / self._bar.n * (self.steps - self._bar.n)
+            done = self._bar.n + 1
+            rest = min(self.seconds[-1] / done * (self.steps - done), self.left)
             self._bar.set_postfix_str(
-                f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}, "
-                f"{max(0.0, min(rest, self.left)):.0f} s left"
+                f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}, {max(0.0, rest):.0f} s left",
+                refresh=False,
             )
+            self._bar.update(1)
 
     def trace(self) -> Trace:
         """What there is so far."""
