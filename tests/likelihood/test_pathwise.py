@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from test_exact import drawn
 
@@ -94,7 +95,7 @@ def shapes(jaxpr):
     """The shapes of all arrays of a computation, those of its loops and branches included."""
     for equation in jaxpr.eqns:
         yield from (variable.aval.shape for variable in equation.outvars)
-        for inner in jax.core.jaxprs_in_params(equation.params):
+        for inner in jaxprs_in_params(equation.params):
             yield from shapes(inner)
 
 
