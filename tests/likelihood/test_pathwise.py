@@ -135,7 +135,6 @@ def test_from_a_poor_start_it_ends_near_the_optimum(poor_start):
     best = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=Exact(steps=40))[0]
     assert exact_loss(gp, X, y) < exact_loss(best, X, y) + 0.02
     assert trace.left_out == 0
-    assert trace.gradient[-1] < 0.05 * max(trace.gradient)
 
 
 def test_the_trace_is_the_change_of_the_loss(poor_start):
