@@ -181,7 +181,7 @@ def quadratic_gradient(kernel: Kernel, X: Float[Array, "N d"], W: Float[Array, "
 def _problem(
     p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], probes: int, features: int, key: PRNGKeyArray
 ) -> Any:
-    return problem(p.gp(), X, y, probes, features, key)
+    return problem(p.gp(), X, y[:, None], probes, features, key)
 
 
 @eqx.filter_jit
