@@ -45,16 +45,6 @@ def test_the_direct_and_the_deterministic_solver_agree_with_the_closed_form(key,
     assert solution.points.shape == (M, 3)
 
 
-def test_a_preconditioner_from_some_of_the_points_leads_to_the_same_solution(key):
-    system, targets = problem(N=2000, uneven=True)
-    z = system.X[:300]
-    part = InducingCG(z, rank=100, tolerance=1e-3).solve(system, targets, key=key)
-    assert error(system, part, closed_form(system, targets, z)).max() < 0.01
-    assert part.info.steps < 40
-    whole = InducingCG(z, tolerance=1e-3).solve(system, targets, key=key)
-    assert whole.info.steps <= part.info.steps
-
-
 @pytest.mark.parametrize("uneven", [False, True])
 def test_gradient_descent_comes_near_the_closed_form(key, uneven):
     system, targets = problem(N=2000, uneven=uneven)

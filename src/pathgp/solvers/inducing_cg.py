@@ -1,10 +1,8 @@
 """Conjugate gradients with inducing points."""
 
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -28,22 +26,6 @@ class _Preconditioner(eqx.Module):
         return self.L_inverse.T @ (self.T_inverse.T @ (self.T_inverse @ u))
 
 
-class _Nystrom(eqx.Module):
-    """The same P⁻¹, for many points, with K_zz ≈ UΛUᵀ + δ(I − UUᵀ) from some of them (Frangella et al., 2023).
-
-    U are the eigenvectors of the Nyström approximation, and δ spreads evenly what it leaves of the trace.
-    """
-
-    U: Float[Array, "M r"]
-    inside: Float[Array, "r"]
-    outside: Float[Array, ""]
-
-    def __call__(self, r: Float[Array, "M s"]) -> Float[Array, "M s"]:
-        """p(Λ)⁻¹ on the span of U and p(δ)⁻¹ elsewhere, with p(t) = t + (N/M) t²/σ²."""
-        coefficients = self.U.T @ r
-        return (r - self.U @ coefficients) / self.outside + self.U @ (coefficients / self.inside[:, None])
-
-
 class _State(eqx.Module):
     v: Float[Array, "M s"]
     r: Float[Array, "M s"]
@@ -54,30 +36,22 @@ class _State(eqx.Module):
 class InducingCG(Inducing, Iterative):
     """Conjugate gradients on (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, matrix-free in N (FALKON; Rudi et al., 2017).
 
-    A step is two passes over all pairs of a row and a point. The preconditioner factorises two M x M matrices; with
-    more than `rank` points it knows K_zz from that many of them alone, and its memory is M x rank.
+    A step is two passes over all pairs of a row and a point. The preconditioner factorises two M x M matrices.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
     steps: int = 50
     tolerance: float = 1e-4
     max_seconds: float = float("inf")
-    rank: int = 8192
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "InducingCG.steps")
-        checks.at_least(self.rank, 1, "InducingCG.rank")
 
     def prepare(
         self, system: System, targets: Targets, key: PRNGKeyArray
-    ) -> tuple[_Preconditioner | _Nystrom, Float[Array, "M s"]]:
+    ) -> tuple[_Preconditioner, Float[Array, "M s"]]:
         """The preconditioner, and the right-hand side."""
-        make = self.factorised if self.points.shape[0] <= self.rank else partial(self.nystrom, key)
-        return make(system), right_hand_side(self.points, system, targets.total)
-
-    def factorised(self, system: System) -> _Preconditioner:
-        """The preconditioner from all points."""
         M = self.points.shape[0]
         K_zz = system.kernel(self.points, self.points)
         A = K_zz + self.resolved(system) * jnp.eye(M, dtype=K_zz.dtype)
@@ -85,22 +59,7 @@ class InducingCG(Inducing, Iterative):
         L = A @ L_inverse.T
         ratio = jnp.sum(1 / system.noise_diagonal) / M
         T_inverse = inverse_factor(jnp.eye(M, dtype=K_zz.dtype) + ratio * (L.T @ L))
-        return _Preconditioner(L_inverse, T_inverse)
-
-    def nystrom(self, key: PRNGKeyArray, system: System) -> _Nystrom:
-        """The preconditioner from `rank` of the points, drawn at random."""
-        M = self.points.shape[0]
-        some = self.points[jax.random.permutation(key, M)[: self.rank]]
-        jitter = self.resolved(system)
-        K = system.kernel(some, some) + jitter * jnp.eye(self.rank, dtype=some.dtype)
-        B = system.kernel(self.points, some) @ inverse_factor(K).T
-        eigenvalues, Q = jnp.linalg.eigh(B.T @ B)
-        eigenvalues = jnp.maximum(eigenvalues, jitter)
-        left = jnp.sum(system.kernel.diag(self.points)) - jnp.sum(eigenvalues)
-        delta = jnp.maximum(left / (M - self.rank), jitter)
-        ratio = jnp.sum(1 / system.noise_diagonal) / M
-        p = lambda t: t + ratio * t**2
-        return _Nystrom(B @ (Q / jnp.sqrt(eigenvalues)), p(eigenvalues), p(delta))
+        return _Preconditioner(L_inverse, T_inverse), right_hand_side(self.points, system, targets.total)
 
     def resolved(self, system: System) -> Float[Array, ""]:
         """What is added to the diagonal of K_zz, where its precision ends: the weights would be all rounding else."""
