@@ -28,6 +28,10 @@ class Features(eqx.Module):
         """φ(X) @ weights for a tile of rows."""
         return self(X) @ weights
 
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """φ(xᵢ) · weightsᵢ: each point with weights of its own, for a tile of rows."""
+        return jnp.sum(self(X) * weights, axis=1)
+
 
 class Fourier(Features):
     r"""Random Fourier features in pairs, φ_j(x) = √p_j (sin ω_jᵀx, cos ω_jᵀx) (Rahimi and Recht, 2008).
@@ -99,7 +103,17 @@ class Stacked(Features):
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
         """Σ φ_p(X) @ weights_p, each part in its own way."""
-        ends = [sum(part.num for part in self.parts[: i + 1]) for i in range(len(self.parts) - 1)]
-        terms = zip(self.parts, jnp.split(weights, ends), strict=True)
+        terms = zip(self.parts, jnp.split(weights, self._ends), strict=True)
         first, *others = (part.apply(X, w) for part, w in terms)
         return sum(others, first)
+
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """Σ φ_p(xᵢ) · weightsᵢ_p, each part in its own way."""
+        terms = zip(self.parts, jnp.split(weights, self._ends, axis=1), strict=True)
+        first, *others = (part.each(X, w) for part, w in terms)
+        return sum(others, first)
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where the features of each part but the last end."""
+        return [sum(part.num for part in self.parts[: i + 1]) for i in range(len(self.parts) - 1)]

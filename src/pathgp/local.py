@@ -102,6 +102,15 @@ class Projection(Features):
             r = r + evaluated.reshape(r.shape)
         return jnp.einsum("nm,nms->ns", a, r)
 
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """a(xᵢ)ᵀ r_c, each point with residuals of its own."""
+        a, c = self.coefficients(X)
+        r = jnp.take_along_axis(weights, c, axis=1)
+        if self.rows is not None:
+            rows, below = self.rows, weights[:, self.X.shape[0] :]
+            r = r + jax.lax.map(lambda at: rows.apply(self.X[at[0]], at[1][:, None])[:, 0], (c, below))
+        return jnp.sum(a * r, axis=1)
+
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
         return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
@@ -114,8 +123,11 @@ class Projection(Features):
         v = self.kernel.diag(x[None])[0]
         resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
         diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
-        factor = jnp.linalg.cholesky(u[:, None] * K * u[None, :] + jnp.diag(diagonal))
-        a = u * jax.scipy.linalg.cho_solve((factor, True), u * k)
+        H = u[:, None] * K * u[None, :] + jnp.diag(diagonal)
+        factor = jnp.linalg.cholesky(jax.lax.stop_gradient(H))
+        # A derivative needs one more solve with the factor, not the derivative of the factor.
+        solve = lambda _, b: jax.scipy.linalg.cho_solve((factor, True), b)
+        a = u * jax.lax.custom_linear_solve(lambda w: H @ w, u * k, solve, symmetric=True)
         variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
         rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
         return a, jnp.where(variance > 10 * rounding, variance, jnp.nan)

@@ -1,0 +1,236 @@
+"""The state of an optimisation as a value: what is known, and what to evaluate next."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+from scipy.spatial import KDTree
+from scipy.stats import qmc
+
+from pathgp.functions import Function
+from pathgp.gp import GP, Posterior, condition
+from pathgp.likelihood import Exact, NearestNeighbour, default_gp, fit_hyperparameters
+from pathgp.solvers import Solver
+from pathgp.thompson.maximise import Found, Search, maxima
+from pathgp.thompson.space import Codes, Real, Snapped, Space
+
+KEPT_ROWS = 4000
+"""From here on a posterior is kept and updated: below, to solve anew is cheap and exact."""
+
+EXACT_LIKELIHOOD_ROWS = 500
+GROWTH = 1.5
+"""Hyperparameters are learned again when there are so many times as many data."""
+
+SAME = 1e-4
+"""Two points are the same if their codes are nowhere further apart."""
+
+NOTHING_KNOWN = 1e10
+"""The noise of a row that is there to fill up an array, as a multiple of the kernel's variance."""
+
+LEARN, SAMPLE, MIX, SEARCH, SPARE = range(5)
+"""What an ask needs randomness for."""
+
+
+class Settings(eqx.Module):
+    """What does not change in the course of an optimisation."""
+
+    space: Space
+    gp: GP | None
+    """In terms of codes and of y as it is told; None to learn it."""
+    sign: float
+    """One to maximise, minus one to minimise."""
+    solver: Solver
+    search: Search
+    initial: int
+    """As many evaluations as the first, space-filling points."""
+    random_state: int
+
+
+class Model(eqx.Module):
+    """A process for (y − centre)/unit, and the number of rows that it was learned from."""
+
+    gp: GP
+    centre: float
+    unit: float
+    rows: int
+
+
+class State(eqx.Module):
+    """All that changes. Whoever has it and the settings goes on in the same way."""
+
+    X: Codes
+    y: Float64[np.ndarray, "N"]
+    pending: Codes
+    asks: int = 0
+    designed: int = 0
+    """How many points of the initial design were handed out."""
+    failed: int = 0
+    model: Model | None = None
+    posterior: Posterior | None = None
+    """Only where it is so large that it is updated instead of computed anew."""
+
+    @classmethod
+    def empty(cls, space: Space) -> "State":
+        """Nothing asked, nothing told."""
+        return cls(np.zeros((0, space.width)), np.zeros(0), np.zeros((0, space.width)))
+
+
+def observe(state: State, X: Codes, y: Float64[np.ndarray, "n"]) -> State:
+    """More evaluations. What is not finite is counted and left out; what was pending is so no more."""
+    valid = np.isfinite(y)
+    pending = state.pending
+    for x in X:
+        near = np.flatnonzero(_same(pending, x))
+        pending = np.delete(pending, near[:1], axis=0)
+    return dataclasses.replace(
+        state,
+        X=np.concatenate([state.X, X[valid]]),
+        y=np.concatenate([state.y, y[valid]]),
+        pending=pending,
+        failed=state.failed + int(np.sum(~valid)),
+    )
+
+
+def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
+    """The next `num` points to evaluate: the maxima of as many posterior samples, or an initial design.
+
+    Since every sample is another function, points that are pending need no other care than that none is proposed
+    twice (Hernández-Lobato et al., 2017): where the maximum of a sample is already taken, the best of the other places
+    that its search has seen takes its place.
+    """
+    key = jax.random.fold_in(jax.random.key(settings.random_state), state.asks)
+    if state.y.size < settings.initial:
+        points = design(settings, state.designed, num)
+        state = dataclasses.replace(state, designed=state.designed + num)
+    else:
+        model = _learned(settings, state, jax.random.fold_in(key, LEARN))
+        state = state if model is state.model else dataclasses.replace(state, model=model, posterior=None)
+        samples, state = _samples(model, settings, state, num, key)
+        found = _maxima(settings, model, state, samples, jax.random.fold_in(key, SEARCH))
+        spare = np.asarray(jax.random.uniform(jax.random.fold_in(key, SPARE), (100, settings.space.width)))
+        points = _choose(found, np.concatenate([state.X, state.pending]), _valid(settings.space, spare), num)
+    # As they are after a journey through the values that the caller sees.
+    points = settings.space.encode(settings.space.decode(points))
+    pending = np.concatenate([state.pending, points])
+    return points, dataclasses.replace(state, asks=state.asks + 1, pending=pending)
+
+
+def design(settings: Settings, start: int, num: int) -> Codes:
+    """Points `start` to `start + num` of a scrambled Sobol sequence."""
+    sobol = qmc.Sobol(settings.space.width, seed=settings.random_state)
+    exponent = (start + num - 1).bit_length()
+    return _valid(settings.space, sobol.random_base2(exponent)[start : start + num])
+
+
+def _valid(space: Space, codes: Float[np.ndarray, "n e"]) -> Codes:
+    return np.asarray(space.snap(jnp.asarray(codes, dtype=float)), dtype=np.float64)
+
+
+def _learned(settings: Settings, state: State, key: PRNGKeyArray) -> Model:
+    """The present model, or a new one if there is none or the data have grown enough."""
+    N, model = state.y.size, state.model
+    if model is not None and (settings.gp is not None or N < GROWTH * model.rows):
+        return model
+    if settings.gp is not None:
+        return Model(settings.gp, 0.0, 1.0, N)
+    centre, unit = float(np.mean(state.y)), float(np.std(state.y)) or 1.0
+    y = (state.y - centre) / unit
+    method = Exact(steps=50, restarts=1) if N <= EXACT_LIKELIHOOD_ROWS else NearestNeighbour()
+    gp, _ = fit_hyperparameters(default_gp(state.X, y), state.X, y, key=key, method=method)
+    return Model(gp, centre, unit, N)
+
+
+def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNGKeyArray) -> tuple[Function, State]:
+    """`num` posterior samples, in the units of the model; where the posterior is kept, with the state that has it."""
+    y = (state.y - model.centre) / model.unit
+    sample_key, mix_key = jax.random.fold_in(key, SAMPLE), jax.random.fold_in(key, MIX)
+    if y.size <= KEPT_ROWS:
+        size, width = _few_sizes(y.size), 1 << (num - 1).bit_length()
+        extra = size - y.size
+        variance = float(model.gp.kernel.diag(jnp.asarray(state.X[:1], dtype=float))[0])
+        noise = np.concatenate([np.full(y.size, float(model.gp.noise)), np.full(extra, NOTHING_KNOWN * variance)])
+        gp = GP(model.gp.kernel, noise, model.gp.mean)
+        X, y = np.pad(state.X, ((0, extra), (0, 0)), mode="edge"), np.pad(y, (0, extra), mode="edge")
+        posterior = condition(gp, X, y, key=sample_key, solver=settings.solver, num_samples=width)
+        return posterior.samples[:num], state
+    posterior = state.posterior
+    if posterior is None:
+        posterior = condition(model.gp, state.X, y, key=sample_key, solver=settings.solver, num_samples=num)
+    else:
+        told = posterior.system.size
+        if told < y.size:
+            posterior = posterior.update(state.X[told:], y[told:], key=sample_key)
+        if posterior.num_samples < num:
+            posterior = posterior.with_samples(num - posterior.num_samples, key=sample_key)
+        posterior = mixed(posterior, mix_key)
+    return posterior.samples[:num], dataclasses.replace(state, posterior=posterior)
+
+
+def _few_sizes(n: int) -> int:
+    """A size of at least n, one of a few in a geometric series: each is compiled once."""
+    size = 32
+    while size < n:
+        size += size // 2
+    return size
+
+
+def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
+    """Other samples of the same posterior, without a solve.
+
+    Prior draws, noise and weights are linear in independent normal columns, so that their products with a random
+    orthogonal matrix are again such columns. A sample that has chosen data must not be used again as if it had not:
+    the new ones have hardly anything in common with any one of the old.
+    """
+    s = posterior.num_samples
+    rotation = jnp.linalg.qr(jax.random.normal(key, (s, s)))[0]
+
+    def turn(columns: Float[Array, "m c"]) -> Float[Array, "m c"]:
+        first = columns.shape[1] - s
+        return jnp.concatenate([columns[:, :first], columns[:, first:] @ rotation], axis=1)
+
+    finish = posterior.finish
+    where = lambda p: [
+        *(p.prior.weights, p.targets.signal, p.targets.noise, p.solution.weights),
+        *([] if p.solution.residual is None else [p.solution.residual]),
+        *([] if finish is None else [p.finish.weights]),
+    ]
+    return eqx.tree_at(where, posterior, [turn(leaf) for leaf in where(posterior)])
+
+
+def _maxima(settings: Settings, model: Model, state: State, samples: Function, key: PRNGKeyArray) -> Found:
+    """Where the samples are largest or smallest, all places that can be evaluated."""
+    space = settings.space
+    weights = settings.sign * samples.weights
+    plain = all(isinstance(dimension, Real) for dimension in space.dimensions)
+    f = Function(samples.features if plain else Snapped(samples.features, space), weights)
+    size = _few_sizes(state.y.size) if state.y.size <= KEPT_ROWS else state.y.size
+    y = settings.sign * (state.y - model.centre) / model.unit
+    # The rows that fill up are never drawn: their weight y − min y is zero, unless all are.
+    extra = size - y.size
+    X = np.pad(state.X, ((0, extra), (0, 0)), mode="edge")
+    y = np.pad(y, (0, extra), constant_values=np.min(y))
+    box = np.tile([0.0, 1.0], (space.width, 1))
+    found = maxima(f, box, key=key, X=X, y=y, scale=None, search=settings.search)
+    return Found(space.snap(found.points.reshape(-1, space.width)).reshape(found.points.shape), found.values)
+
+
+def _choose(found: Found, taken: Codes, spare: Codes, num: int) -> Codes:
+    """For each sample its best place that is not taken; then a spare one; if all are taken, its best."""
+    places, values = np.asarray(found.points, dtype=np.float64), np.asarray(found.values)
+    tree = KDTree(taken)
+    free = tree.query(places.reshape(-1, places.shape[2]), p=np.inf)[0].reshape(values.shape) > SAME
+    spare = spare[tree.query(spare, p=np.inf)[0] > SAME]
+    chosen = np.zeros((0, places.shape[2]))
+    for i in range(num):
+        order = np.argsort(-values[:, i], kind="stable")
+        candidates = np.concatenate([places[order, i][free[order, i]], spare])
+        fresh = [x for x in candidates if not np.any(_same(chosen, x))]
+        chosen = np.concatenate([chosen, [fresh[0] if fresh else places[order[0], i]]])
+    return chosen
+
+
+def _same(points: Codes, x: Float64[np.ndarray, "e"]) -> Bool[np.ndarray, "n"]:
+    return np.max(np.abs(points - x), axis=1, initial=0) <= SAME

@@ -1,0 +1,255 @@
+"""The maxima of thousands of sample functions at once (appendix A.3 of the paper)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+
+from pathgp import checks
+from pathgp.features import Features
+from pathgp.functions import Canonical, Function
+from pathgp.gp import check_data
+from pathgp.tiles import TILE, pad_rows
+
+ENTRIES = 1 << 21
+"""Features of the starts that climb together, by measurement (`benchmarks/maximise.py`)."""
+
+MOST_TOGETHER = 256
+
+
+class Search(eqx.Module):
+    """How maxima are looked for: `rounds` of `candidates`, then Adam from the best of each round.
+
+    `learning_rate` is in units of the candidates' scale. It falls to the share `final_rate` of itself in `steps` steps,
+    unless no value rises by more than `tolerance` of its function's spread in `patience` steps.
+    """
+
+    rounds: int = 4
+    candidates: int = 8192
+    uniform_share: float = 0.1
+    steps: int = 60
+    learning_rate: float = 0.1
+    final_rate: float = 0.02
+    patience: int = 10
+    tolerance: float = 1e-4
+
+    def __check_init__(self) -> None:
+        for name in ("rounds", "candidates", "patience"):
+            checks.at_least(getattr(self, name), 1, f"Search.{name}")
+        checks.at_least(self.steps, 0, "Search.steps")
+        for name in ("uniform_share", "final_rate"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"Search.{name} must be between 0 and 1, but it is {getattr(self, name)}.")
+
+    @classmethod
+    def paper(cls, scale: float) -> "Search":
+        """The paper's: 30 rounds of 50,000 candidates, and 100 steps of Adam with rate 0.001 from the best of each.
+
+        Its rate is absolute, so that it depends on the candidates' scale what it is here.
+        """
+        return cls(30, 50_000, 0.1, 100, 0.001 / scale, 1.0, 100, 0.0)
+
+
+class Box(NamedTuple):
+    """Where maxima are looked for."""
+
+    low: Float[Array, "d"]
+    high: Float[Array, "d"]
+
+    def clip(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """The nearest points of the box."""
+        return jnp.clip(x, self.low, self.high)
+
+
+class Found(NamedTuple):
+    """Points and the values that a function has there: those of the function with the same index."""
+
+    points: Float[Array, "*k s d"]
+    values: Float[Array, "*k s"]
+
+
+def maximise(
+    functions: Function,
+    bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]],
+    *,
+    key: PRNGKeyArray,
+    X: Shaped[ArrayLike, "..."] | None = None,
+    y: Shaped[ArrayLike, "..."] | None = None,
+    scale: Shaped[ArrayLike, "..."] | None = None,
+    search: Search = Search(),  # noqa: B008, a frozen value
+) -> tuple[Float[Array, "s d"], Float[Array, "s"]]:
+    """The point in the box where each function is largest, (s, d), and its value there, (s,).
+
+    Candidates are shared by all functions: a share is uniform in the box, the others are near good data, at a row of X
+    drawn with weight y − min y plus normal noise of standard deviation `scale`. The best candidate of each round is
+    where gradient ascent begins. `bounds` has a row (low, high) for each input. Without data, X and y, all candidates
+    are uniform. `scale` is half of the kernel's length scale if None, or half of the spread of the data where the
+    kernel has none, and at most half of the box.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from pathgp.kernels import RBF
+    >>> bumps = Function(Canonical(RBF(0.3), jnp.array([[0.2], [0.7]])), jnp.eye(2))
+    >>> points, values = maximise(bumps, [(0, 1)], key=jax.random.key(0))
+    >>> [round(float(x), 3) for x in points[:, 0]], [round(float(v), 3) for v in values]
+    ([0.2, 0.7], [1.0, 1.0])
+    """
+    found = maxima(functions, bounds, key=key, X=X, y=y, scale=scale, search=search)
+    best = jnp.argmax(found.values, axis=0)
+    point = jnp.take_along_axis(found.points, best[None, :, None], axis=0)[0]
+    return point, jnp.take_along_axis(found.values, best[None], axis=0)[0]
+
+
+def maxima(
+    functions: Function,
+    bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]],
+    *,
+    key: PRNGKeyArray,
+    X: Shaped[ArrayLike, "..."] | None,
+    y: Shaped[ArrayLike, "..."] | None,
+    scale: Shaped[ArrayLike, "..."] | None,
+    search: Search,
+) -> Found:
+    """All that `maximise` chooses from: where each ascent ended, and then where it began."""
+    box = check_bounds(bounds, functions.features.inputs)
+    data = None if X is None or y is None else check_data(X, y)
+    if (X is None) != (y is None):
+        raise ValueError("X and y must be given together: the candidates near good data need both.")
+    if data is not None and data[0].shape[1] != box.low.size:
+        raise ValueError(f"X has {data[0].shape[1]} inputs, but bounds has {box.low.size} rows.")
+    f = functions if functions.weights.ndim == 2 else Function(functions.features, functions.weights[:, None])
+    spread = candidate_scale(f.features, box, None if data is None else data[0], scale)
+    rounds = [
+        _best(f, candidates(round_key, box, data, spread, search)) for round_key in jax.random.split(key, search.rounds)
+    ]
+    starts = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(found for found, _ in rounds))
+    if search.steps == 0:
+        return starts
+    ends = _climb(f, starts, rounds[0][1], box, spread, search)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), ends, starts)
+
+
+def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]], inputs: int | None) -> Box:
+    """The box, refused unless it has a row (low, high) for each input, with low below high."""
+    pairs = jnp.asarray(bounds, dtype=float)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or inputs not in (None, pairs.shape[0]):
+        wanted = "each input" if inputs is None else f"each of the {inputs} inputs"
+        raise ValueError(f"bounds must have a row (low, high) for {wanted}, but its shape is {pairs.shape}.")
+    if not bool(jnp.all(jnp.isfinite(pairs)) & jnp.all(pairs[:, 0] < pairs[:, 1])):
+        raise ValueError(f"bounds must be finite with low below high in every row, but they are {pairs.tolist()}.")
+    return Box(pairs[:, 0], pairs[:, 1])
+
+
+def candidate_scale(
+    features: Features, box: Box, X: Float[Array, "N d"] | None, scale: Shaped[ArrayLike, "..."] | None
+) -> Float[Array, "d"]:
+    """The standard deviation of candidates around data, for each input."""
+    width = box.high - box.low
+    if scale is not None:
+        given = checks.positive(scale, "scale")
+        if given.shape not in ((), width.shape):
+            raise ValueError(f"scale must be one number or one for each input, but its shape is {given.shape}.")
+        return jnp.broadcast_to(given, width.shape)
+    parts = jax.tree.leaves(features, is_leaf=lambda part: isinstance(part, Canonical))
+    kernels = [part.kernel for part in parts if isinstance(part, Canonical)]
+    lengthscales = [kernel.lengthscale for kernel in kernels if hasattr(kernel, "lengthscale")]
+    spread = width / jnp.sqrt(12.0) if X is None else jnp.std(X, axis=0)
+    half = (lengthscales or [jnp.where(spread > 0, spread, width)])[0] / 2
+    return jnp.minimum(jnp.broadcast_to(half, width.shape), width / 2)
+
+
+@eqx.filter_jit
+def candidates(
+    key: PRNGKeyArray,
+    box: Box,
+    data: tuple[Float[Array, "N d"], Float[Array, "N"]] | None,
+    scale: Float[Array, "d"],
+    search: Search,
+) -> Float[Array, "c d"]:
+    """The candidates of one round: the uniform ones first, then those near good data, moved into the box."""
+    uniform_key, row_key, noise_key = jax.random.split(key, 3)
+    d = box.low.size
+    num = search.candidates if data is None else round(search.uniform_share * search.candidates)
+    uniform = jax.random.uniform(uniform_key, (num, d), box.low.dtype, box.low, box.high)
+    if data is None:
+        return uniform
+    X, y = data
+    weight = y - jnp.min(y)
+    ends = jnp.cumsum(jnp.where(jnp.max(weight) > 0, weight, 1))
+    near = search.candidates - num
+    rows = jnp.searchsorted(ends, ends[-1] * jax.random.uniform(row_key, (near,)), side="right")
+    noise = scale * jax.random.normal(noise_key, (near, d))
+    return jnp.concatenate([uniform, box.clip(X[jnp.minimum(rows, y.size - 1)] + noise)])
+
+
+@eqx.filter_jit
+def _best(f: Function, candidates: Float[Array, "c d"]) -> tuple[Found, Float[Array, "s"]]:
+    """The best candidate for each function, and how far its values spread."""
+    tiles = pad_rows(candidates, TILE[0]).reshape(-1, TILE[0], candidates.shape[1])
+    dtype, s = f.weights.dtype, f.weights.shape[1]
+
+    def look(best: Found, tile: Float[Array, "t d"]) -> tuple[Found, Float[Array, "s"]]:
+        values = f.features.apply(tile, f.weights)
+        place = jnp.argmax(values, axis=0)
+        highest = jnp.max(values, axis=0)
+        better = highest > best.values
+        points = jnp.where(better[:, None], tile[place], best.points)
+        return Found(points, jnp.where(better, highest, best.values)), jnp.std(values, axis=0)
+
+    none = Found(jnp.broadcast_to(tiles[0, 0], (s, tiles.shape[2])), jnp.full(s, -jnp.inf, dtype))
+    best, spreads = jax.lax.scan(look, none, tiles)
+    return best, jnp.max(spreads, axis=0)
+
+
+class _Ascent(NamedTuple):
+    """Where starts are, the best places that they have seen, and when one of these last rose."""
+
+    step: Int[Array, ""]
+    at: Float[Array, "n d"]
+    best: Found
+    moments: optax.OptState
+    rose: Int[Array, ""]
+
+
+@eqx.filter_jit
+def _climb(
+    f: Function, starts: Found, spread: Float[Array, "s"], box: Box, scale: Float[Array, "d"], search: Search
+) -> Found:
+    """Adam inside the box from all starts, a tile of them at a time; each keeps the best that it sees."""
+    k, s, d = starts.points.shape
+    rows = min(max(16, ENTRIES // f.features.num), MOST_TOGETHER, k * s)
+    weights = f.weights.T
+    falling = optax.cosine_decay_schedule(search.learning_rate, search.steps, search.final_rate)
+    adam = optax.adam(falling)
+
+    def gain(x: Float[Array, "n d"], own: Float[Array, "n m"]) -> tuple[Float[Array, ""], Float[Array, "n"]]:
+        values = f.features.each(x, own)
+        return jnp.sum(values), values
+
+    def ascend(tile: tuple[Float[Array, "n d"], Int[Array, "n"]]) -> Found:
+        x, column = tile
+        own, enough = weights[column], search.tolerance * spread[column]
+
+        def step(now: _Ascent) -> _Ascent:
+            (_, values), slope = jax.value_and_grad(gain, has_aux=True)(now.at, own)
+            better = values > now.best.values
+            best = Found(jnp.where(better[:, None], now.at, now.best.points), jnp.maximum(values, now.best.values))
+            rose = jnp.where(jnp.any(values > now.best.values + enough), now.step, now.rose)
+            update, moments = adam.update(-slope, now.moments)
+            return _Ascent(now.step + 1, box.clip(now.at + scale * update), best, moments, rose)
+
+        def go_on(now: _Ascent) -> Array:
+            return (now.step <= search.steps) & (now.step - now.rose <= search.patience)
+
+        zero = jnp.zeros((), jnp.int32)
+        none = Found(x, jnp.full(x.shape[0], -jnp.inf, weights.dtype))
+        return jax.lax.while_loop(go_on, step, _Ascent(zero, x, none, adam.init(x), zero)).best
+
+    x = pad_rows(starts.points.reshape(-1, d), rows)
+    column = jnp.resize(jnp.arange(s), x.shape[0])
+    ends = jax.lax.map(ascend, (x.reshape(-1, rows, d), column.reshape(-1, rows)))
+    return Found(ends.points.reshape(-1, d)[: k * s].reshape(k, s, d), ends.values.reshape(-1)[: k * s].reshape(k, s))

@@ -1,0 +1,144 @@
+"""The ask/tell loop: the one mutable thing, around a state that is a value."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Shaped
+
+from pathgp import checks
+from pathgp.gp import GP
+from pathgp.solvers import Auto, Solver
+from pathgp.thompson.loop import Model, Settings, State, observe, propose
+from pathgp.thompson.maximise import Search
+from pathgp.thompson.space import Categorical, Dimension, Integer, Real, Space
+
+CLASSES = (Real, Integer, Categorical, Space, Search, Settings, Model, State)
+"""What a saved optimisation is made of, beside what a saved model is."""
+
+
+class Best(NamedTuple):
+    """The best point that was told, and its value."""
+
+    x: np.ndarray
+    y: float
+
+
+class ThompsonSampler:
+    """Suggests what to evaluate next, in batches: each point is the optimum of a posterior sample of its own.
+
+    `bounds` has an entry for each input: `Real`, `Integer`, `Categorical`, or a pair (low, high). `gp` is a process in
+    terms of y as it is told and of coded inputs (numbers scaled to [0, 1], a 0 or 1 for each choice of a category), or
+    "learn": then it is learned when there are `initial` evaluations, twice the inputs and two unless given, and again
+    whenever the data have grown by half. Until then points fill the space evenly.
+
+    All randomness follows from `random_state` and the number of asks. A value that is NaN or infinite says that an
+    evaluation failed: it is counted, and left out. Points outside of the bounds, and points that were not asked for,
+    may be told too.
+
+    >>> sampler = ThompsonSampler([(0.0, 1.0), Integer(1, 5)], direction="minimise", random_state=0)
+    >>> X = sampler.ask(6)
+    >>> sampler.tell(X, [(x - 0.3) ** 2 + k for x, k in X])
+    >>> sampler.best().x.shape, sampler.best().y < 3
+    ((2,), True)
+    """
+
+    def __init__(
+        self,
+        bounds: Sequence[Dimension | Sequence[float]] | np.ndarray,
+        gp: GP | Literal["learn"] = "learn",
+        *,
+        direction: Literal["minimise", "maximise"] = "maximise",
+        batch_size: int = 1,
+        initial: int | None = None,
+        solver: Solver = Auto(),  # noqa: B008, a frozen value
+        search: Search = Search(),  # noqa: B008, a frozen value
+        random_state: int = 0,
+    ) -> None:
+        space = Space.of(bounds)
+        if direction not in ("minimise", "maximise"):
+            raise ValueError(f'direction must be "minimise" or "maximise", but it is {direction!r}.')
+        if gp != "learn" and not isinstance(gp, GP):
+            raise ValueError(f'gp must be a GP or "learn", but it is {gp!r}.')
+        if isinstance(gp, GP) and gp.noise.ndim:
+            raise ValueError("gp must have one noise variance, since the rows to come are not known.")
+        checks.at_least(batch_size, 1, "batch_size")
+        initial = 2 * (space.width + 1) if initial is None else initial
+        checks.at_least(initial, 1, "initial")
+        self.batch_size = batch_size
+        self._settings = Settings(
+            space, gp if isinstance(gp, GP) else None, 1.0 if direction == "maximise" else -1.0, solver, search, initial,
+            random_state,
+        )  # fmt: skip
+        self._state = State.empty(space)
+
+    @property
+    def gp(self) -> GP | None:
+        """The process that was given or learned last; None before anything was learned.
+
+        A learned one speaks of y less its mean, divided by its standard deviation.
+        """
+        return self._settings.gp if self._state.model is None else self._state.model.gp
+
+    @property
+    def failed(self) -> int:
+        """The number of evaluations that were told as NaN or infinite."""
+        return self._state.failed
+
+    @property
+    def pending(self) -> np.ndarray:
+        """The points that were asked for and not yet told."""
+        return self._settings.space.decode(self._state.pending)
+
+    def ask(self, n: int | None = None) -> np.ndarray:
+        """The next `n` points to evaluate, `batch_size` if None; a row each.
+
+        An array of floats or integers where all inputs are such, else of objects. None is one that was told or is
+        pending, unless the space has no other left.
+        """
+        n = self.batch_size if n is None else n
+        checks.at_least(n, 1, "n")
+        points, self._state = propose(self._settings, self._state, n)
+        return self._settings.space.decode(points)
+
+    def tell(
+        self, X: Shaped[ArrayLike, "..."] | Sequence[Sequence[Any]], y: Shaped[ArrayLike, "..."] | Sequence[float]
+    ) -> None:
+        """The values `y` of the objective at the rows of X."""
+        if np.ndim(np.asarray(X, dtype=object)) < 2:
+            raise ValueError(f"X must have a row for each point, but it is {X!r}: for one point use [x].")
+        codes, values = self._settings.space.encode(X), np.asarray(y)
+        if values.shape != (len(codes),):
+            raise ValueError(f"y must have one value for each of the {len(codes)} rows of X, not shape {values.shape}.")
+        if values.dtype.kind not in "biuf":
+            raise ValueError(f"y must be numbers, but it is of type {values.dtype}: tell NaN if an evaluation failed.")
+        self._state = observe(self._state, codes, values.astype(np.float64))
+
+    def best(self) -> Best:
+        """The best value that was told of a point inside the bounds, and the point."""
+        X, y = self._state.X, self._state.y
+        inside = np.flatnonzero(np.all((X > -1e-9) & (X < 1 + 1e-9), axis=1))
+        if not inside.size:
+            raise ValueError(
+                f"there is no best point yet: {y.size} finite values were told, none of them inside the bounds, and "
+                f"{self.failed} failed."
+            )
+        best = inside[np.argmax(self._settings.sign * y[inside])]
+        return Best(self._settings.space.decode(X[best : best + 1])[0], float(y[best]))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes everything to one file, so that `load` goes on as if nothing had happened."""
+        from pathgp import storage
+
+        storage.save(path, (self._settings, self._state, self.batch_size), classes=CLASSES)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "ThompsonSampler":
+        """The sampler that `save` wrote: it suggests what that one would have suggested."""
+        from pathgp import storage
+
+        sampler = cls.__new__(cls)
+        sampler._settings, sampler._state, sampler.batch_size = storage.load(path, classes=CLASSES)
+        return sampler

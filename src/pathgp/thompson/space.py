@@ -1,0 +1,279 @@
+"""What can be searched: numbers, whole numbers and categories, coded as points of the unit box."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64
+
+from pathgp.features import Features
+
+Codes = Float64[np.ndarray, "n e"]
+
+
+class Dimension(eqx.Module):
+    """One input of the objective, coded as `width` numbers between 0 and 1."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """How many numbers code a value."""
+
+    @abstractmethod
+    def encode(self, values: Sequence[Any], name: str) -> Codes:
+        """The codes of values, refused with a sentence if one is no value of this input."""
+
+    @abstractmethod
+    def decode(self, codes: Codes) -> list[Any]:
+        """The values that are coded."""
+
+    @abstractmethod
+    def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
+        """The codes of values that are nearest to any points of the unit box."""
+
+
+class Real(Dimension):
+    """A number from `low` to `high`, on a logarithmic scale if `log`."""
+
+    low: float = eqx.field(converter=float)
+    high: float = eqx.field(converter=float)
+    log: bool = False
+
+    def __check_init__(self) -> None:
+        _check_range("Real", self.low, self.high, self.log)
+        if self.low == self.high:
+            raise ValueError(f"Real.low must be below Real.high, but both are {self.low}: leave a fixed input out.")
+
+    @property
+    def width(self) -> int:
+        """One."""
+        return 1
+
+    def encode(self, values: Sequence[Any], name: str) -> Codes:
+        """The place between low and high, outside of [0, 1] for values outside of the bounds."""
+        return _place(_numbers(values, name, self.log), self.low, self.high, self.log)
+
+    def decode(self, codes: Codes) -> list[float]:
+        """The numbers at these places, never outside of the bounds by rounding."""
+        return np.clip(_value(codes[:, 0], self.low, self.high, self.log), self.low, self.high).tolist()
+
+    def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
+        """The codes themselves."""
+        return codes
+
+
+class Integer(Dimension):
+    """A whole number from `low` to `high`, both included, on a logarithmic scale if `log`.
+
+    All numbers have an equal share of the unit interval (of the logarithmic scale), the code is the middle of it.
+    """
+
+    low: int
+    high: int
+    log: bool = False
+
+    def __check_init__(self) -> None:
+        for name in ("low", "high"):
+            if not isinstance(getattr(self, name), int):
+                raise ValueError(f"Integer.{name} must be a whole number, but it is {getattr(self, name)!r}.")
+        _check_range("Integer", self.low, self.high, self.log)
+
+    @property
+    def width(self) -> int:
+        """One."""
+        return 1
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return self.low - 0.5, self.high + 0.5
+
+    def encode(self, values: Sequence[Any], name: str) -> Codes:
+        """The place between low − ½ and high + ½."""
+        numbers = _numbers(values, name, self.log)
+        parts = np.flatnonzero(numbers != np.round(numbers))
+        if parts.size:
+            raise ValueError(f"{name} must be whole numbers, but one of them is {values[parts[0]]!r}.")
+        return _place(numbers, *self._ends, self.log)
+
+    def decode(self, codes: Codes) -> list[int]:
+        """The nearest whole numbers."""
+        rounded = np.round(_value(codes[:, 0], *self._ends, self.log))
+        return [int(v) for v in np.clip(rounded, self.low, self.high)]
+
+    def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
+        """The codes of the nearest whole numbers."""
+        low, high = self._ends
+        if self.log:
+            values = jnp.exp(math.log(low) + codes * math.log(high / low))
+            whole = jnp.clip(jnp.round(values), self.low, self.high)
+            return jnp.log(whole / low) / math.log(high / low)
+        return (jnp.clip(jnp.floor(codes * (high - low)), 0, self.high - self.low) + 0.5) / (high - low)
+
+
+class Categorical(Dimension):
+    """One of several choices (numbers, text, truth values or None), coded by one number for each of them."""
+
+    choices: tuple[str | float | int | bool | None, ...] = eqx.field(converter=tuple)
+
+    def __check_init__(self) -> None:
+        if len(self.choices) < 2:
+            raise ValueError(f"Categorical.choices must be at least two, but they are {self.choices}.")
+        strange = [c for c in self.choices if not isinstance(c, str | float | int | bool | None)]
+        if strange:
+            raise ValueError(f"Categorical.choices must be numbers, text, truth values or None, not {strange[0]!r}.")
+        if len({_label(c) for c in self.choices}) < len(self.choices):
+            raise ValueError(f"Categorical.choices must differ from each other, but they are {self.choices}.")
+
+    @property
+    def width(self) -> int:
+        """One for each choice."""
+        return len(self.choices)
+
+    def encode(self, values: Sequence[Any], name: str) -> Codes:
+        """One at the choice, zero at all others."""
+        places = {_label(choice): i for i, choice in enumerate(self.choices)}
+        for value in values:
+            if _label(value) not in places:
+                raise ValueError(f"{name} has the value {value!r}, which is none of its choices {self.choices}.")
+        return np.eye(self.width)[[places[_label(value)] for value in values]]
+
+    def decode(self, codes: Codes) -> list[Any]:
+        """The choice with the largest number."""
+        return [self.choices[i] for i in np.argmax(codes, axis=1)]
+
+    def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
+        """One at the largest number, zero at all others."""
+        return jax.nn.one_hot(jnp.argmax(codes, axis=1), self.width, dtype=codes.dtype)
+
+
+class Space(eqx.Module):
+    """All inputs of an objective, their codes side by side."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @classmethod
+    def of(cls, bounds: Sequence[Dimension | Sequence[float]]) -> "Space":
+        """From dimensions, where a plain pair (low, high) means `Real(low, high)`."""
+        if not len(bounds):
+            raise ValueError("bounds are empty: give a dimension or a pair (low, high) for each input.")
+        for i, bound in enumerate(bounds):
+            if not isinstance(bound, Dimension) and np.shape(bound) != (2,):
+                raise ValueError(f"bounds[{i}] must be a dimension or a pair (low, high), but it is {bound!r}.")
+        return cls(tuple(b if isinstance(b, Dimension) else Real(b[0], b[1]) for b in bounds))
+
+    @property
+    def width(self) -> int:
+        """The number of numbers that code a point."""
+        return sum(dimension.width for dimension in self.dimensions)
+
+    @property
+    def _ends(self) -> list[int]:
+        return [sum(d.width for d in self.dimensions[: i + 1]) for i in range(len(self.dimensions) - 1)]
+
+    def encode(self, X: Any) -> Codes:
+        """The codes of points, a row each."""
+        rows = [list(row) for row in X]
+        d = len(self.dimensions)
+        wrong = [len(row) for row in rows if len(row) != d]
+        if wrong:
+            raise ValueError(f"X must have a column for each of the {d} inputs, but it has {wrong[0]}.")
+        if not rows:
+            return np.zeros((0, self.width))
+        columns = zip(*rows, strict=True)
+        parts = [
+            dimension.encode(column, f"X[:, {i}]")
+            for i, (dimension, column) in enumerate(zip(self.dimensions, columns, strict=True))
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def decode(self, codes: Codes) -> np.ndarray:
+        """The points: an array of floats or of integers where all inputs are such, else of objects."""
+        parts = np.split(np.asarray(codes, dtype=np.float64), self._ends, axis=1)
+        columns = [dimension.decode(part) for dimension, part in zip(self.dimensions, parts, strict=True)]
+        kinds = {type(dimension) for dimension in self.dimensions}
+        dtype = {(Real,): np.float64, (Integer,): np.int64}.get(tuple(kinds), object)
+        points = np.empty((len(codes), len(columns)), dtype)
+        for i, column in enumerate(columns):
+            points[:, i] = column
+        return points
+
+    def snap(self, codes: Float[Array, "n e"]) -> Float[Array, "n e"]:
+        """The codes of points that are nearest to any points of the unit box."""
+        parts = jnp.split(codes, self._ends, axis=1)
+        return jnp.concatenate([d.snap(part) for d, part in zip(self.dimensions, parts, strict=True)], axis=1)
+
+
+class Snapped(Features):
+    """φ(snap(x)): functions that are constant where the point is (Garrido-Merchán and Hernández-Lobato, 2020).
+
+    A maximum is then one of what can be evaluated, not of something near it.
+    """
+
+    features: Features
+    space: Space
+
+    @property
+    def num(self) -> int:
+        """As many as before."""
+        return self.features.num
+
+    @property
+    def inputs(self) -> int:
+        """The numbers that code a point."""
+        return self.space.width
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The features of the points that can be evaluated."""
+        return self.features(self.space.snap(X))
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
+        """φ(snap(X)) @ weights, in the features' own way."""
+        return self.features.apply(self.space.snap(X), weights)
+
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """φ(snap(xᵢ)) · weightsᵢ, in the features' own way."""
+        return self.features.each(self.space.snap(X), weights)
+
+
+def _check_range(kind: str, low: float, high: float, log: bool) -> None:
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ValueError(f"{kind}.low must be at most {kind}.high and both finite, but they are {low} and {high}.")
+    if log and low <= 0:
+        raise ValueError(f"{kind}.low must be positive on a logarithmic scale, but it is {low}.")
+
+
+def _label(value: Any) -> tuple[bool, Any]:
+    """True and 1 are different choices, 1 and 1.0 are not."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return isinstance(plain, bool), plain
+
+
+def _numbers(values: Sequence[Any], name: str, log: bool) -> Float64[np.ndarray, "n"]:
+    kind = np.asarray(values).dtype
+    if kind.kind not in "biuf":
+        raise ValueError(f"{name} must be numbers, but it is of type {kind}.")
+    numbers = np.asarray(values, dtype=np.float64)
+    if not np.all(np.isfinite(numbers)):
+        raise ValueError(f"{name} has NaN or infinite entries: only y may be NaN, for an evaluation that failed.")
+    if log and np.min(numbers) <= 0:
+        raise ValueError(
+            f"{name} must be positive, since its scale is logarithmic, but one entry is {np.min(numbers)}."
+        )
+    return numbers
+
+
+def _place(values: Float64[np.ndarray, "n"], low: float, high: float, log: bool) -> Codes:
+    if log:
+        values, low, high = np.log(values), math.log(low), math.log(high)
+    return ((values - low) / (high - low))[:, None]
+
+
+def _value(places: Float64[np.ndarray, "n"], low: float, high: float, log: bool) -> Float64[np.ndarray, "n"]:
+    if log:
+        return np.exp(math.log(low) + places * math.log(high / low))
+    return low + places * (high - low)
