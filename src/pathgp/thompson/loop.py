@@ -132,7 +132,7 @@ def _valid(space: Space, codes: Float[np.ndarray, "n e"]) -> Codes:
 def _learned(settings: Settings, state: State, key: PRNGKeyArray) -> Model:
     """The present model, or a new one if there is none or the data have grown enough."""
     N, model = state.y.size, state.model
-    if model is not None and (settings.gp is not None or N < GROWTH * model.rows):
+    if model is not None and (settings.gp is not None or GROWTH * model.rows > N):
         return model
     if settings.gp is not None:
         return Model(settings.gp, 0.0, 1.0, N)

@@ -60,7 +60,7 @@ class ThompsonSampler:
         space = Space.of(bounds)
         if direction not in ("minimise", "maximise"):
             raise ValueError(f'direction must be "minimise" or "maximise", but it is {direction!r}.')
-        if gp != "learn" and not isinstance(gp, GP):
+        if not isinstance(gp, GP) and gp != "learn":
             raise ValueError(f'gp must be a GP or "learn", but it is {gp!r}.')
         if isinstance(gp, GP) and gp.noise.ndim:
             raise ValueError("gp must have one noise variance, since the rows to come are not known.")
@@ -68,10 +68,9 @@ class ThompsonSampler:
         initial = 2 * (space.width + 1) if initial is None else initial
         checks.at_least(initial, 1, "initial")
         self.batch_size = batch_size
-        self._settings = Settings(
-            space, gp if isinstance(gp, GP) else None, 1.0 if direction == "maximise" else -1.0, solver, search, initial,
-            random_state,
-        )  # fmt: skip
+        sign = 1.0 if direction == "maximise" else -1.0
+        given = gp if isinstance(gp, GP) else None
+        self._settings = Settings(space, given, sign, solver, search, initial, random_state)
         self._state = State.empty(space)
 
     @property
