@@ -1,0 +1,242 @@
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pathgp import GP, condition
+from pathgp.kernels import Matern32
+from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
+from pathgp.thompson.loop import Model, State, mixed, observe, propose
+
+QUICK = Search(rounds=2, candidates=512, steps=20)
+KNOWN = GP(Matern32(0.5), noise=1e-4)
+
+
+def bowl(X):
+    return (X[:, 0] - 0.3) ** 2 + (X[:, 1] + 1.0) ** 2
+
+
+def sampler(**settings):
+    given = {"gp": KNOWN, "direction": "minimise", "search": QUICK, "random_state": 3}
+    return ThompsonSampler([(0.0, 1.0), (-2.0, 2.0)], **(given | settings))
+
+
+@pytest.fixture(scope="module")
+def after():
+    """Three batches of eight, the last of them still pending."""
+    s = sampler(batch_size=8)
+    for _ in range(2):
+        X = s.ask()
+        s.tell(X, bowl(X))
+    return s, s.ask()
+
+
+def test_the_minimum_of_a_bowl_is_found_with_learned_hyperparameters():
+    s = sampler(gp="learn", batch_size=8)
+    for _ in range(4):
+        X = s.ask()
+        assert X.shape == (8, 2)
+        assert np.all((X >= [0, -2]) & (X <= [1, 2]))
+        s.tell(X, 1e6 + 50 * bowl(X))  # far from zero: float32 alone would see steps
+    x, y = s.best()
+    np.testing.assert_allclose(x, [0.3, -1.0], atol=0.05)
+    assert y == np.min(1e6 + 50 * bowl(x[None]))
+    assert s.gp is not None
+
+
+def test_maximising_is_minimising_the_negative(after):
+    s, X = after
+    other = sampler(direction="maximise", batch_size=8)
+    for _ in range(2):
+        A = other.ask()
+        other.tell(A, -bowl(A))
+    # With samples of the same seed the two see mirrored data, not mirrored samples: only the distribution agrees.
+    assert np.mean(bowl(other.ask())) == pytest.approx(np.mean(bowl(X)), rel=1)
+    assert np.mean(bowl(X)) < 0.5 * np.mean(bowl(s._settings.space.decode(loop.design(s._settings, 0, 64))))
+
+
+def test_what_is_pending_is_not_proposed_again(after):
+    s, X = after
+    state, settings = s._state, s._settings
+    assert len(s.pending) == 8
+    np.testing.assert_allclose(s.pending, X)
+    again, _ = propose(settings, state, 8)
+    everything = np.concatenate([state.X, state.pending, again])
+    apart = np.abs(everything[:, None] - everything).max(axis=2) + np.eye(len(everything))
+    assert np.min(apart) > loop.SAME
+
+
+def test_a_maximum_in_a_corner_is_proposed_once():
+    s = sampler(direction="maximise", batch_size=8)
+    X = s.ask()
+    s.tell(X, 5 * X[:, 0] + X[:, 1])
+    codes, _ = propose(s._settings, s._state, 8)
+    corner = np.all(codes == 1, axis=1)
+    assert corner.sum() == 1
+    assert len(np.unique(codes, axis=0)) == 8
+
+
+def test_told_points_are_pending_no_more_in_any_order(after):
+    s, X = after
+    told = observe(s._state, s._settings.space.encode(X[[5, 2]]), np.array([1.0, np.nan]))
+    assert len(told.pending) == 6
+    assert told.failed == 1
+    assert told.y.size == 17
+
+
+def test_failed_evaluations_are_counted_and_left_out():
+    s = sampler()
+    X = s.ask(4)
+    s.tell(X, [1.0, np.nan, np.inf, -1.0])
+    assert s.failed == 2
+    assert s.best().y == -1.0
+    np.testing.assert_allclose(s.best().x, X[3])
+
+
+def test_nothing_but_failures_has_no_best():
+    s = sampler()
+    s.tell(s.ask(3), [np.nan] * 3)
+    with pytest.raises(ValueError, match="3 failed"):
+        s.best()
+    assert s.ask(2).shape == (2, 2)
+
+
+def test_points_from_outside_are_data_but_not_the_best():
+    s = sampler()
+    s.tell([[0.5, 5.0], [0.5, 1.0]], [-10.0, 0.0])
+    assert s.best().x.tolist() == [0.5, 1.0]
+    assert s._state.y.size == 2
+
+
+def test_the_design_goes_on_where_it_ended():
+    one, other = sampler(initial=100), sampler(initial=100)
+    np.testing.assert_array_equal(np.concatenate([one.ask(3), one.ask(5)]), other.ask(8))
+    assert not np.array_equal(other.ask(8), sampler(initial=100, random_state=4).ask(8))
+
+
+def test_numbers_categories_and_a_small_space():
+    bounds = [Real(1e-3, 1.0, log=True), Integer(1, 4), Categorical(("slow", "fast"))]
+    s = ThompsonSampler(bounds, GP(Matern32(0.5), noise=1e-3), search=QUICK, initial=8)
+    for _ in range(3):
+        X = s.ask(8)
+        assert all(isinstance(k, int) and 1 <= k <= 4 for k in X[:, 1])
+        assert set(X[:, 2]) <= {"slow", "fast"}
+        assert all(1e-3 <= x <= 1 for x in X[:, 0])
+        s.tell(X, [-(np.log10(x / 0.03) ** 2) - (k - 3) ** 2 + (c == "fast") for x, k, c in X])
+    x, k, c = s.best().x
+    assert (k, c) == (3, "fast")
+    assert 0.01 < x < 0.1
+
+
+def test_a_finite_space_is_visited_whole_before_anything_is_repeated():
+    s = ThompsonSampler([Integer(0, 2), Categorical(("a", "b"))], KNOWN, search=QUICK, initial=1)
+    s.tell([(1, "a")], [0.0])
+    X = s.ask(5)
+    assert {tuple(x) for x in X} == {(i, c) for i in range(3) for c in "ab"} - {(1, "a")}
+    assert s.ask(1).shape == (1, 2)
+
+
+def test_rows_that_fill_up_change_nothing():
+    """256 samples given 40 rows, of 48 with the filling, beside mean and variance by NumPy."""
+    rng = np.random.default_rng(0)
+    X = rng.random((40, 2))
+    y = np.sin(4 * X[:, 0]) + X[:, 1]
+    s = sampler()
+    state = dataclasses.replace(State.empty(s._settings.space), X=X, y=y)
+    samples, _ = loop._samples(Model(KNOWN, 0.0, 1.0, 40), s._settings, state, 256, jax.random.key(0))
+    assert samples.weights.shape[1] == 256
+    x = rng.random((20, 2))
+    k = lambda A, B: (lambda r: (1 + r) * np.exp(-r))(np.sqrt(3) * np.linalg.norm(A[:, None] - B, axis=2) / 0.5)
+    inverse = np.linalg.inv(k(X, X) + 1e-4 * np.eye(40))
+    mean, variance = k(x, X) @ inverse @ y, 1 - np.sum(k(x, X) @ inverse * k(x, X), axis=1)
+    values = np.asarray(samples(x), dtype=np.float64)
+    assert np.all(np.abs(values.mean(axis=1) - mean) < 5 * np.sqrt(variance / 256) + 1e-3)
+    ratio = np.mean((values - mean[:, None]) ** 2, axis=1) / variance
+    assert np.all(np.abs(ratio - 1) < 5 * np.sqrt(2 / 256))
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """An optimisation that keeps its posterior, as large ones do, and has been told more since."""
+    monkeypatch.setattr(loop, "KEPT_ROWS", 10)
+    s = sampler(batch_size=8)
+    for _ in range(3):
+        X = s.ask()
+        s.tell(X, bowl(X))
+    return s
+
+
+def test_a_kept_posterior_grows_with_the_data(kept):
+    assert kept._state.posterior.system.size == 16
+    kept.ask(12)
+    assert kept._state.posterior.system.size == 24
+    assert kept._state.posterior.num_samples == 12
+    mean = kept._state.posterior.mean(kept._state.X)
+    np.testing.assert_allclose(mean, bowl(kept._settings.space.decode(kept._state.X)), atol=0.05)
+
+
+def test_mixed_samples_are_others_with_the_same_covariance(key):
+    X = jax.random.uniform(key, (30, 2))
+    posterior = condition(KNOWN, X, jnp.sin(5 * X[:, 0]), key=key, num_samples=12)
+    other = mixed(posterior, jax.random.key(9))
+    x = jax.random.uniform(jax.random.key(8), (25, 2))
+    before, after = np.asarray(posterior.deviations(x)), np.asarray(other.deviations(x))
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
+    np.testing.assert_allclose(other.mean(x), posterior.mean(x), atol=1e-5)
+    assert np.abs(np.corrcoef(before.T, after.T)[:12, 12:]).max() < 0.95
+    system = posterior.system
+    np.testing.assert_allclose(system @ other.solution.weights, other.targets.total, atol=2e-3)
+
+
+@pytest.mark.parametrize("fixture", ["after", "kept"])
+def test_a_saved_optimisation_goes_on_in_the_same_way(fixture, request, tmp_path):
+    s = request.getfixturevalue(fixture)
+    s = s[0] if fixture == "after" else s
+    s.save(tmp_path / "state.safetensors")
+    resumed = ThompsonSampler.load(tmp_path / "state.safetensors")
+    assert resumed.batch_size == s.batch_size
+    np.testing.assert_array_equal(resumed.pending, s.pending)
+    expected, _ = propose(s._settings, s._state, 8)
+    np.testing.assert_array_equal(resumed.ask(8), s._settings.space.decode(expected))
+
+
+@pytest.mark.slow
+def test_another_process_goes_on_in_the_same_way(tmp_path):
+    s = sampler(gp="learn", batch_size=8)
+    X = s.ask()
+    s.tell(X, bowl(X))
+    s.save(tmp_path / "state.safetensors")
+    code = (
+        "import sys, numpy; from pathgp.thompson import ThompsonSampler\n"
+        "numpy.save(sys.argv[2], ThompsonSampler.load(sys.argv[1]).ask())"
+    )
+    files = [str(tmp_path / "state.safetensors"), str(tmp_path / "next.npy")]
+    subprocess.run([sys.executable, "-c", code, *files], check=True, timeout=300)
+    np.testing.assert_array_equal(np.load(tmp_path / "next.npy"), s.ask())
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda s: s.ask(0), "n must be at least 1"),
+        (lambda s: s.tell([[0.1, 0.2, 0.3]], [1.0]), "2 inputs, but it has 3"),
+        (lambda s: s.tell([[0.1, 0.2]], [1.0, 2.0]), "one value for each of the 1 rows"),
+        (lambda s: s.tell([0.1, 0.2], [1.0]), "for one point use"),
+        (lambda s: s.tell([[0.1, 0.2]], ["good"]), "y must be numbers"),
+        (lambda s: s.tell([[0.1, np.nan]], [1.0]), "has NaN"),
+        (lambda s: s.best(), "no best point yet"),
+        (lambda _: sampler(direction="up"), "direction"),
+        (lambda _: sampler(gp="guess"), "gp must be"),
+        (lambda _: sampler(gp=GP(Matern32(), noise=jnp.ones(3))), "one noise variance"),
+        (lambda _: sampler(batch_size=0), "batch_size"),
+        (lambda _: sampler(initial=0), "initial"),
+        (lambda _: ThompsonSampler([(1.0, 0.0)]), "low must be at most"),
+    ],
+)
+def test_bad_input_gets_a_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call(sampler())
