@@ -1,3 +1,4 @@
+import copy
 import pickle
 import subprocess
 import sys
@@ -53,14 +54,15 @@ def test_a_batch_is_found_together(batches):
 def test_a_pickled_sampler_goes_on_in_the_same_way(batches):
     again = pickle.loads(pickle.dumps(batches.sampler))
     space = again.infer_relative_search_space(batches, batches.trials[-1])
-    trial = optuna.trial.FrozenTrial(99, optuna.trial.TrialState.RUNNING, None, None, None, {}, {}, {}, {}, {}, 99)
+    trial = copy.copy(batches.trials[-1])
+    trial.number = 99
     first = again.sample_relative(batches, trial, space)
     assert first == pickle.loads(pickle.dumps(batches.sampler)).sample_relative(batches, trial, space)
 
 
 def test_all_kinds_of_parameters_conditional_ones_failures_and_threads():
     def objective(trial):
-        kind = trial.suggest_categorical("kind", ["a", ("b", 1), None])
+        kind = trial.suggest_categorical("kind", ["a", "b", None])
         depth, width = trial.suggest_int("depth", 1, 9, step=2), trial.suggest_int("width", 1, 100, log=True)
         rate = trial.suggest_float("rate", 0, 1, step=0.25)
         trial.suggest_float("fixed", 2, 2)

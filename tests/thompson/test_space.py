@@ -50,7 +50,7 @@ def test_whole_numbers_have_equal_shares():
 
 def test_categories_snap_to_the_largest_and_zero_is_not_false():
     choice = Categorical((0, False, "x"))
-    assert choice.decode(np.asarray(choice.snap(jnp.array([[0.2, 0.7, 0.69]])))) == [False]
+    assert choice.decode(np.asarray(choice.snap(jnp.array([[0.2, 0.7, 0.69]])), dtype=np.float64)) == [False]
     assert choice.encode([0, np.bool_(False), "x"], "x").tolist() == np.eye(3).tolist()
 
 

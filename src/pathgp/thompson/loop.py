@@ -227,8 +227,8 @@ def _choose(found: Found, taken: Codes, spare: Codes, num: int) -> Codes:
     for i in range(num):
         order = np.argsort(-values[:, i], kind="stable")
         candidates = np.concatenate([places[order, i][free[order, i]], spare])
-        fresh = [x for x in candidates if not np.any(_same(chosen, x))]
-        chosen = np.concatenate([chosen, [fresh[0] if fresh else places[order[0], i]]])
+        fresh = (x for x in candidates if not np.any(_same(chosen, x)))
+        chosen = np.concatenate([chosen, [next(fresh, places[order[0], i])]])
     return chosen
 
 

@@ -80,7 +80,7 @@ def maximise(
     key: PRNGKeyArray,
     X: Shaped[ArrayLike, "..."] | None = None,
     y: Shaped[ArrayLike, "..."] | None = None,
-    scale: Shaped[ArrayLike, "..."] | None = None,
+    scale: Shaped[ArrayLike, "..."] | Sequence[float] | None = None,
     search: Search = Search(),  # noqa: B008, a frozen value
 ) -> tuple[Float[Array, "s d"], Float[Array, "s"]]:
     """The point in the box where each function is largest, (s, d), and its value there, (s,).
@@ -111,7 +111,7 @@ def maxima(
     key: PRNGKeyArray,
     X: Shaped[ArrayLike, "..."] | None,
     y: Shaped[ArrayLike, "..."] | None,
-    scale: Shaped[ArrayLike, "..."] | None,
+    scale: Shaped[ArrayLike, "..."] | Sequence[float] | None,
     search: Search,
 ) -> Found:
     """All that `maximise` chooses from: where each ascent ended, and then where it began."""
@@ -145,7 +145,10 @@ def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]
 
 
 def candidate_scale(
-    features: Features, box: Box, X: Float[Array, "N d"] | None, scale: Shaped[ArrayLike, "..."] | None
+    features: Features,
+    box: Box,
+    X: Float[Array, "N d"] | None,
+    scale: Shaped[ArrayLike, "..."] | Sequence[float] | None,
 ) -> Float[Array, "d"]:
     """The standard deviation of candidates around data, for each input."""
     width = box.high - box.low

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,7 +13,7 @@ from pathgp.gp import GP
 from pathgp.solvers import Auto, Solver
 from pathgp.thompson.loop import Model, Settings, State, observe, propose
 from pathgp.thompson.maximise import Search
-from pathgp.thompson.space import Categorical, Dimension, Integer, Real, Space
+from pathgp.thompson.space import Categorical, Integer, Real, Space
 
 CLASSES = (Real, Integer, Categorical, Space, Search, Settings, Model, State)
 """What a saved optimisation is made of, beside what a saved model is."""
@@ -32,7 +32,8 @@ class ThompsonSampler:
     `bounds` has an entry for each input: `Real`, `Integer`, `Categorical`, or a pair (low, high). `gp` is a process in
     terms of y as it is told and of coded inputs (numbers scaled to [0, 1], a 0 or 1 for each choice of a category), or
     "learn": then it is learned when there are `initial` evaluations, twice the inputs and two unless given, and again
-    whenever the data have grown by half. Until then points fill the space evenly.
+    whenever the data have grown by half. Until then points fill the space evenly. `direction` is "maximise" or
+    "minimise".
 
     All randomness follows from `random_state` and the number of asks. A value that is NaN or infinite says that an
     evaluation failed: it is counted, and left out. Points outside of the bounds, and points that were not asked for,
@@ -47,10 +48,10 @@ class ThompsonSampler:
 
     def __init__(
         self,
-        bounds: Sequence[Dimension | Sequence[float]] | np.ndarray,
-        gp: GP | Literal["learn"] = "learn",
+        bounds: Sequence[Any] | np.ndarray,
+        gp: GP | str = "learn",
         *,
-        direction: Literal["minimise", "maximise"] = "maximise",
+        direction: str = "maximise",
         batch_size: int = 1,
         initial: int | None = None,
         solver: Solver = Auto(),  # noqa: B008, a frozen value
@@ -102,13 +103,12 @@ class ThompsonSampler:
         points, self._state = propose(self._settings, self._state, n)
         return self._settings.space.decode(points)
 
-    def tell(
-        self, X: Shaped[ArrayLike, "..."] | Sequence[Sequence[Any]], y: Shaped[ArrayLike, "..."] | Sequence[float]
-    ) -> None:
+    def tell(self, X: Shaped[ArrayLike, "..."] | Sequence[Any], y: Shaped[ArrayLike, "..."] | Sequence[Any]) -> None:
         """The values `y` of the objective at the rows of X."""
-        if np.ndim(np.asarray(X, dtype=object)) < 2:
+        rows = np.asarray(X, dtype=object)
+        if rows.ndim != 2:
             raise ValueError(f"X must have a row for each point, but it is {X!r}: for one point use [x].")
-        codes, values = self._settings.space.encode(X), np.asarray(y)
+        codes, values = self._settings.space.encode(rows), np.asarray(y)
         if values.shape != (len(codes),):
             raise ValueError(f"y must have one value for each of the {len(codes)} rows of X, not shape {values.shape}.")
         if values.dtype.kind not in "biuf":

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Float64
 
 from pathgp.features import Features
 
-Codes = Float64[np.ndarray, "n e"]
+Codes = Float64[np.ndarray, "_ _"]
 
 
 class Dimension(eqx.Module):
@@ -73,14 +73,11 @@ class Integer(Dimension):
     All numbers have an equal share of the unit interval (of the logarithmic scale), the code is the middle of it.
     """
 
-    low: int
-    high: int
+    low: int = eqx.field(converter=lambda value: _whole(value, "Integer.low"))
+    high: int = eqx.field(converter=lambda value: _whole(value, "Integer.high"))
     log: bool = False
 
     def __check_init__(self) -> None:
-        for name in ("low", "high"):
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"Integer.{name} must be a whole number, but it is {getattr(self, name)!r}.")
         _check_range("Integer", self.low, self.high, self.log)
 
     @property
@@ -118,16 +115,7 @@ class Integer(Dimension):
 class Categorical(Dimension):
     """One of several choices (numbers, text, truth values or None), coded by one number for each of them."""
 
-    choices: tuple[str | float | int | bool | None, ...] = eqx.field(converter=tuple)
-
-    def __check_init__(self) -> None:
-        if len(self.choices) < 2:
-            raise ValueError(f"Categorical.choices must be at least two, but they are {self.choices}.")
-        strange = [c for c in self.choices if not isinstance(c, str | float | int | bool | None)]
-        if strange:
-            raise ValueError(f"Categorical.choices must be numbers, text, truth values or None, not {strange[0]!r}.")
-        if len({_label(c) for c in self.choices}) < len(self.choices):
-            raise ValueError(f"Categorical.choices must differ from each other, but they are {self.choices}.")
+    choices: tuple[Any, ...] = eqx.field(converter=lambda choices: _choices(choices))
 
     @property
     def width(self) -> int:
@@ -157,7 +145,7 @@ class Space(eqx.Module):
     dimensions: tuple[Dimension, ...]
 
     @classmethod
-    def of(cls, bounds: Sequence[Dimension | Sequence[float]]) -> "Space":
+    def of(cls, bounds: Sequence[Any] | np.ndarray) -> "Space":
         """From dimensions, where a plain pair (low, high) means `Real(low, high)`."""
         if not len(bounds):
             raise ValueError("bounds are empty: give a dimension or a pair (low, high) for each input.")
@@ -238,6 +226,21 @@ class Snapped(Features):
     def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
         """φ(snap(xᵢ)) · weightsᵢ, in the features' own way."""
         return self.features.each(self.space.snap(X), weights)
+
+
+def _whole(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name} must be a whole number, but it is {value!r}.")
+    return int(value)
+
+
+def _choices(choices: Sequence[Any]) -> tuple[Any, ...]:
+    strange = [choice for choice in choices if not isinstance(choice, str | float | int | bool | None)]
+    if strange:
+        raise ValueError(f"Categorical.choices must be numbers, text, truth values or None, not {strange[0]!r}.")
+    if len(choices) < 2 or len({_label(choice) for choice in choices}) < len(choices):
+        raise ValueError(f"Categorical.choices must be at least two, and differ from each other, but are {choices!r}.")
+    return tuple(choices)
 
 
 def _check_range(kind: str, low: float, high: float, log: bool) -> None:
