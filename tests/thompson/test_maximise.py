@@ -42,7 +42,7 @@ def test_ascent_goes_on_from_the_best_candidate(setting):
     _, coarse = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=few)
     _, climbed = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=Search(rounds=1, candidates=64))
     assert np.all(climbed >= coarse)
-    assert np.mean(values - coarse) > 5 * np.mean(values - climbed)
+    assert np.mean(climbed - coarse) > 0.5 * np.mean(values - coarse)
 
 
 def test_many_inputs_need_the_ascent():
@@ -53,7 +53,7 @@ def test_many_inputs_need_the_ascent():
     np.testing.assert_allclose(points, centres, atol=0.02)  # a twentieth of the length scale
     np.testing.assert_allclose(values, 1, atol=5e-3)
     only = Search(rounds=2, candidates=512, steps=0)
-    assert np.all(maximise(bumps, [(0, 1)] * 6, key=jax.random.key(1), search=only)[1] < 0.9)
+    assert np.all(maximise(bumps, [(0, 1)] * 6, key=jax.random.key(1), search=only)[1] < 0.99)
 
 
 def test_maxima_in_corners_are_reached_and_not_passed():

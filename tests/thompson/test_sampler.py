@@ -11,6 +11,7 @@ from pathgp import GP, condition
 from pathgp.kernels import Matern32
 from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
 from pathgp.thompson.loop import Model, State, mixed, observe, propose
+from pathgp.thompson.maximise import Found
 
 QUICK = Search(rounds=2, candidates=512, steps=20)
 KNOWN = GP(Matern32(0.5), noise=1e-4)
@@ -44,19 +45,19 @@ def test_the_minimum_of_a_bowl_is_found_with_learned_hyperparameters():
         s.tell(X, 1e6 + 50 * bowl(X))  # far from zero: float32 alone would see steps
     x, y = s.best()
     np.testing.assert_allclose(x, [0.3, -1.0], atol=0.05)
-    assert y == np.min(1e6 + 50 * bowl(x[None]))
+    assert y == pytest.approx(1e6 + 50 * bowl(x[None])[0], abs=1e-6, rel=0)
     assert s.gp is not None
 
 
-def test_maximising_is_minimising_the_negative(after):
+def test_both_directions_go_where_they_should(after):
     s, X = after
     other = sampler(direction="maximise", batch_size=8)
     for _ in range(2):
         A = other.ask()
         other.tell(A, -bowl(A))
-    # With samples of the same seed the two see mirrored data, not mirrored samples: only the distribution agrees.
-    assert np.mean(bowl(other.ask())) == pytest.approx(np.mean(bowl(X)), rel=1)
-    assert np.mean(bowl(X)) < 0.5 * np.mean(bowl(s._settings.space.decode(loop.design(s._settings, 0, 64))))
+    evenly = np.mean(bowl(s._settings.space.decode(loop.design(s._settings, 0, 64))))
+    assert np.mean(bowl(X)) < 0.5 * evenly
+    assert np.mean(bowl(other.ask())) < 0.5 * evenly
 
 
 def test_what_is_pending_is_not_proposed_again(after):
@@ -70,14 +71,14 @@ def test_what_is_pending_is_not_proposed_again(after):
     assert np.min(apart) > loop.SAME
 
 
-def test_a_maximum_in_a_corner_is_proposed_once():
-    s = sampler(direction="maximise", batch_size=8)
-    X = s.ask()
-    s.tell(X, 5 * X[:, 0] + X[:, 1])
-    codes, _ = propose(s._settings, s._state, 8)
-    corner = np.all(codes == 1, axis=1)
-    assert corner.sum() == 1
-    assert len(np.unique(codes, axis=0)) == 8
+def test_a_place_that_is_taken_gives_way_to_the_next_best():
+    corner, near, told, spare = [1.0, 1.0], [0.9, 1.0], [0.5, 0.5], [0.1, 0.1]
+    places = np.array([[corner, corner, told], [near, near, told]])
+    found = Found(jnp.asarray(places), jnp.array([[3.0, 3.0, 3.0], [2.0, 4.0, 2.0]]))
+    chosen = loop._choose(found, np.array([told]), np.array([told, spare]), 3)
+    np.testing.assert_allclose(chosen, [corner, near, spare], atol=1e-6)
+    again = loop._choose(found, np.array([told, corner, near, spare]), np.array([spare]), 1)
+    np.testing.assert_allclose(again, [corner])
 
 
 def test_told_points_are_pending_no_more_in_any_order(after):
