@@ -9,6 +9,7 @@ import pytest
 
 from pathgp import GP, condition
 from pathgp.kernels import Matern32
+from pathgp.solvers import SDD
 from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
 from pathgp.thompson.loop import Model, State, mixed, observe, propose
 from pathgp.thompson.maximise import Found
@@ -158,6 +159,14 @@ def test_rows_that_fill_up_change_nothing():
     assert np.all(np.abs(values.mean(axis=1) - mean) < 5 * np.sqrt(variance / 256) + 1e-3)
     ratio = np.mean((values - mean[:, None]) ** 2, axis=1) / variance
     assert np.all(np.abs(ratio - 1) < 5 * np.sqrt(2 / 256))
+
+
+def test_sizes_are_few_and_only_for_exact_solvers():
+    settings = sampler()._settings
+    assert len({settings.rows(n) for n in range(1, 4001)}) == 13
+    assert all(n <= settings.rows(n) <= min(4000, max(32, 1.5 * n)) for n in range(1, 4001))
+    assert settings.rows(4001) is None
+    assert sampler(solver=SDD())._settings.rows(100) is None
 
 
 @pytest.fixture

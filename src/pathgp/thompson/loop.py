@@ -13,7 +13,7 @@ from scipy.stats import qmc
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood import Exact, NearestNeighbour, default_gp, fit_hyperparameters
-from pathgp.solvers import Solver
+from pathgp.solvers import Auto, Cholesky, Solver
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
 
@@ -47,6 +47,19 @@ class Settings(eqx.Module):
     initial: int
     """As many evaluations as the first, space-filling points."""
     random_state: int
+
+    def rows(self, N: int) -> int | None:
+        """The rows that a posterior of N rows is computed anew with: a few more; None where it is kept and updated.
+
+        Sizes are few, of a geometric series, since each has to be compiled. What fills up is harmless to an exact
+        solver alone: to others, noise that is so large is all that counts in a residual.
+        """
+        if N > KEPT_ROWS or not isinstance(self.solver, Auto | Cholesky):
+            return None
+        size = 32
+        while size < N:
+            size += size // 2
+        return min(size, KEPT_ROWS)
 
 
 class Model(eqx.Module):
@@ -147,9 +160,9 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
     """`num` posterior samples, in the units of the model; where the posterior is kept, with the state that has it."""
     y = (state.y - model.centre) / model.unit
     sample_key, mix_key = jax.random.fold_in(key, SAMPLE), jax.random.fold_in(key, MIX)
-    if y.size <= KEPT_ROWS:
-        size, width = _few_sizes(y.size), 1 << (num - 1).bit_length()
-        extra = size - y.size
+    size = settings.rows(y.size)
+    if size is not None:
+        extra, width = size - y.size, 1 << (num - 1).bit_length()
         variance = float(model.gp.kernel.diag(jnp.asarray(state.X[:1], dtype=float))[0])
         noise = np.concatenate([np.full(y.size, float(model.gp.noise)), np.full(extra, NOTHING_KNOWN * variance)])
         gp = GP(model.gp.kernel, noise, model.gp.mean)
@@ -167,14 +180,6 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
             posterior = posterior.with_samples(num - posterior.num_samples, key=sample_key)
         posterior = mixed(posterior, mix_key)
     return posterior.samples[:num], dataclasses.replace(state, posterior=posterior)
-
-
-def _few_sizes(n: int) -> int:
-    """A size of at least n, one of a few in a geometric series: each is compiled once."""
-    size = 32
-    while size < n:
-        size += size // 2
-    return size
 
 
 def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
@@ -206,10 +211,9 @@ def _maxima(settings: Settings, model: Model, state: State, samples: Function, k
     weights = settings.sign * samples.weights
     plain = all(isinstance(dimension, Real) for dimension in space.dimensions)
     f = Function(samples.features if plain else Snapped(samples.features, space), weights)
-    size = _few_sizes(state.y.size) if state.y.size <= KEPT_ROWS else state.y.size
     y = settings.sign * (state.y - model.centre) / model.unit
     # The rows that fill up are never drawn: their weight y − min y is zero, unless all are.
-    extra = size - y.size
+    extra = (settings.rows(y.size) or y.size) - y.size
     X = np.pad(state.X, ((0, extra), (0, 0)), mode="edge")
     y = np.pad(y, (0, extra), constant_values=np.min(y))
     box = np.tile([0.0, 1.0], (space.width, 1))
