@@ -20,42 +20,40 @@ from pathgp.thompson.space import Categorical, Codes, Dimension, Integer, Real, 
 
 
 class Parameter(NamedTuple):
-    """A parameter of Optuna and its dimension, in which steps are counted and choices numbered."""
+    """A parameter of Optuna as a dimension; where it has `values`, the dimension has their places in the list."""
 
-    distribution: BaseDistribution
     dimension: Dimension
+    values: tuple[Any, ...] | range | None = None
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> "Parameter":
-        """With the dimension that a distribution of Optuna asks for."""
+        """The dimension that a distribution of Optuna asks for."""
         match distribution:
             case FloatDistribution(step=None):
-                return cls(distribution, Real(distribution.low, distribution.high, distribution.log))
+                return cls(Real(distribution.low, distribution.high, distribution.log))
             case IntDistribution(step=1):
-                return cls(distribution, Integer(distribution.low, distribution.high, distribution.log))
-            case FloatDistribution(low=low, high=high, step=step) | IntDistribution(low=low, high=high, step=step):
-                return cls(distribution, Integer(0, round((high - low) / step)))
+                return cls(Integer(distribution.low, distribution.high, distribution.log))
+            case IntDistribution():
+                values = range(distribution.low, distribution.high + 1, distribution.step)
+                return cls(Integer(0, len(values) - 1), values)
+            case FloatDistribution(low=low, high=high, step=float(step)):
+                steps = round((high - low) / step)
+                return cls(Integer(0, steps), tuple(min(low + i * step, high) for i in range(steps + 1)))
             case CategoricalDistribution(choices=choices):
-                return cls(distribution, Categorical(tuple(range(len(choices)))))
+                return cls(Categorical(tuple(range(len(choices)))), choices)
         raise ValueError(f"PathGPSampler knows float, int and categorical parameters, not {distribution!r}.")
 
     def inward(self, value: Any) -> Any:
         """The value of the dimension for one of the parameter."""
-        match self.distribution:
-            case CategoricalDistribution():
-                return int(self.distribution.to_internal_repr(value))
-            case FloatDistribution(step=None) | IntDistribution(step=1):
-                return value
-        return round((value - self.distribution.low) / self.distribution.step)
+        if self.values is None:
+            return value
+        if isinstance(self.dimension, Categorical):
+            return self.values.index(value)
+        return int(np.argmin(np.abs(np.asarray(self.values) - value)))
 
     def outward(self, value: Any) -> Any:
         """The value of the parameter for one of the dimension."""
-        match self.distribution:
-            case CategoricalDistribution(choices=choices):
-                return choices[value]
-            case FloatDistribution(step=None) | IntDistribution(step=1):
-                return value
-        return min(self.distribution.low + value * self.distribution.step, self.distribution.high)
+        return value if self.values is None else self.values[value]
 
 
 class PathGPSampler(BaseSampler):
@@ -93,10 +91,10 @@ class PathGPSampler(BaseSampler):
         self._history: History | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
-        self.__dict__.update(attributes)
+        vars(self).update(attributes)
         self._lock = threading.Lock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

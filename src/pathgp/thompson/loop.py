@@ -133,7 +133,7 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
 
 def design(settings: Settings, start: int, num: int) -> Codes:
     """Points `start` to `start + num` of a scrambled Sobol sequence."""
-    sobol = qmc.Sobol(settings.space.width, seed=settings.random_state)
+    sobol = qmc.Sobol(settings.space.width, seed=settings.random_state)  # pyright: ignore[reportCallIssue]
     exponent = (start + num - 1).bit_length()
     return _valid(settings.space, sobol.random_base2(exponent)[start : start + num])
 

@@ -14,6 +14,7 @@ from pathgp import checks
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.gp import check_data
+from pathgp.kernels import Stationary
 from pathgp.tiles import TILE, pad_rows
 
 ENTRIES = 1 << 21
@@ -159,7 +160,7 @@ def candidate_scale(
         return jnp.broadcast_to(given, width.shape)
     parts = jax.tree.leaves(features, is_leaf=lambda part: isinstance(part, Canonical))
     kernels = [part.kernel for part in parts if isinstance(part, Canonical)]
-    lengthscales = [kernel.lengthscale for kernel in kernels if hasattr(kernel, "lengthscale")]
+    lengthscales = [kernel.lengthscale for kernel in kernels if isinstance(kernel, Stationary)]
     spread = width / jnp.sqrt(12.0) if X is None else jnp.std(X, axis=0)
     half = (lengthscales or [jnp.where(spread > 0, spread, width)])[0] / 2
     return jnp.minimum(jnp.broadcast_to(half, width.shape), width / 2)
@@ -243,7 +244,8 @@ def _climb(
             best = Found(jnp.where(better[:, None], now.at, now.best.points), jnp.maximum(values, now.best.values))
             rose = jnp.where(jnp.any(values > now.best.values + enough), now.step, now.rose)
             update, moments = adam.update(-slope, now.moments)
-            return _Ascent(now.step + 1, box.clip(now.at + scale * update), best, moments, rose)
+            at = box.clip(now.at + scale * jnp.asarray(update))
+            return _Ascent(now.step + 1, at, best, moments, rose)
 
         def go_on(now: _Ascent) -> Array:
             return (now.step <= search.steps) & (now.step - now.rose <= search.patience)
@@ -253,6 +255,6 @@ def _climb(
         return jax.lax.while_loop(go_on, step, _Ascent(zero, x, none, adam.init(x), zero)).best
 
     x = pad_rows(starts.points.reshape(-1, d), rows)
-    column = jnp.resize(jnp.arange(s), x.shape[0])
+    column = jnp.resize(jnp.arange(s), (x.shape[0],))
     ends = jax.lax.map(ascend, (x.reshape(-1, rows, d), column.reshape(-1, rows)))
     return Found(ends.points.reshape(-1, d)[: k * s].reshape(k, s, d), ends.values.reshape(-1)[: k * s].reshape(k, s))
