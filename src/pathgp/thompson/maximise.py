@@ -30,10 +30,10 @@ class Search(eqx.Module):
     unless no value rises by more than `tolerance` of its function's spread in `patience` steps.
     """
 
-    rounds: int = 4
+    rounds: int = 3
     candidates: int = 8192
     uniform_share: float = 0.1
-    steps: int = 60
+    steps: int = 40
     learning_rate: float = 0.1
     final_rate: float = 0.02
     patience: int = 10
