@@ -1,22 +1,35 @@
 """Gaussian process regression whose posterior is a set of functions, at any data size."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pathgp import kernels, solvers
-from pathgp.functions import Function
-from pathgp.gp import GP, Posterior, condition
-from pathgp.local import Local
-
 if TYPE_CHECKING:
+    from pathgp import kernels, solvers
     from pathgp.estimator import PathGPRegressor
+    from pathgp.functions import Function
+    from pathgp.gp import GP, Posterior, condition
+    from pathgp.local import Local
 
 __all__ = ["GP", "Function", "Local", "PathGPRegressor", "Posterior", "condition", "kernels", "solvers"]
 
+_HOMES = {
+    "GP": "gp",
+    "Function": "functions",
+    "Local": "local",
+    "PathGPRegressor": "estimator",
+    "Posterior": "gp",
+    "condition": "gp",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """The estimator when it is asked for: scikit-learn takes longer to import than the rest."""
-    if name == "PathGPRegressor":
-        from pathgp.estimator import PathGPRegressor
-
-        return PathGPRegressor
+    """A public name, imported when it is first used: `pathgp --help` does not wait for JAX."""
+    if name in ("kernels", "solvers"):
+        return import_module(f"pathgp.{name}")
+    if name in _HOMES:
+        return getattr(import_module(f"pathgp.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'pathgp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -2,11 +2,11 @@
 
 import io
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from pathgp.files import write_atomically
 from pathgp.gp import Posterior
@@ -14,8 +14,10 @@ from pathgp.spectral import Basis, regions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # Okabe and Ito: told apart by colour-blind readers too
+SKY = "#56b4e9"
 
 
 def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], exact: Posterior | None = None) -> None:
@@ -102,7 +104,166 @@ def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:.2g}")
     axes.legend(fontsize=8, loc="upper right")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150)
+    save_figure(figure, path)
     plt.close(figure)
+
+
+def new_figure(width: float = 7.0, height: float = 4.5) -> "Figure":
+    """An empty picture, in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: "Figure", path: pathlib.Path) -> None:
+    """Writes a picture whole: PNG, PDF or SVG, by the ending of its name."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=150)
     write_atomically(path, buffer.getvalue())
+
+
+def line_panel(
+    axes: "Axes",
+    x: Float[np.ndarray, "n"],
+    mean: Float[np.ndarray, "n"],
+    deviation: Float[np.ndarray, "n"],
+    samples: Float[np.ndarray, "n s"],
+    data: tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]],
+    names: tuple[str, str],
+) -> None:
+    """Predictions along one input: the mean, two standard deviations of a new observation, samples and the data."""
+    axes.fill_between(
+        x, mean - 2 * deviation, mean + 2 * deviation, color=BLUE, alpha=0.2, linewidth=0, label="± 2 sd of a new row"
+    )
+    axes.plot(x, samples, color=SKY, linewidth=0.7, alpha=0.9)
+    axes.plot([], [], color=SKY, linewidth=0.7, label=f"{samples.shape[1]} function samples")
+    axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
+    shown = some_rows(len(data[0]), 3000)
+    axes.plot(
+        data[0][shown],
+        data[1][shown],
+        ".",
+        color="black",
+        markersize=3,
+        alpha=0.4,
+        zorder=0.5,
+        label=_share(shown, data[0]),
+    )
+    axes.set(xlim=(x[0], x[-1]), xlabel=names[0], ylabel=names[1], title=f"{names[1]} as a function of {names[0]}")
+    axes.legend(fontsize=8)
+
+
+def map_panels(
+    figure: "Figure",
+    grid: tuple[Float[np.ndarray, "n"], Float[np.ndarray, "m"]],
+    mean: Float[np.ndarray, "m n"],
+    deviation: Float[np.ndarray, "m n"],
+    data: Float[np.ndarray, "N 2"],
+    names: tuple[str, str, str],
+) -> None:
+    """Predictions over two inputs: a map of the mean and one of the standard deviation, with where the data are."""
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    parts = ((mean, "viridis", f"mean of {names[2]}"), (deviation, "cividis", f"sd of a new row of {names[2]}"))
+    shown = some_rows(len(data), 1000)
+    for axes, (values, colours, title) in zip(panels, parts, strict=True):
+        image = axes.pcolormesh(*grid, values, cmap=colours, shading="auto", rasterized=True)
+        axes.contour(*grid, values, levels=6, colors="white", linewidths=0.5, alpha=0.7)
+        figure.colorbar(image, ax=axes, label=names[2], shrink=0.9)
+        axes.plot(*data[shown].T, ".", color=ORANGE, markersize=2, alpha=0.6, label=_share(shown, data))
+        axes.set(xlabel=names[0], ylabel=names[1], title=title)
+        axes.set(xlim=(grid[0][0], grid[0][-1]), ylim=(grid[1][0], grid[1][-1]))
+    panels[0].legend(fontsize=8, loc="upper right")
+
+
+def calibration_panel(
+    axes: "Axes", y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], deviation: Float[np.ndarray, "n"]
+) -> None:
+    """How many of the true values lie in intervals of each nominal share, with what chance alone would do."""
+    from scipy.stats import binom, norm
+
+    nominal = np.linspace(0.02, 0.98, 49)
+    within = np.abs(y - mean)[:, None] <= norm.ppf((1 + nominal) / 2) * deviation[:, None]
+    low, high = (binom.ppf(q, len(y), nominal) / len(y) for q in (0.025, 0.975))
+    axes.fill_between(nominal, low, high, color=GREY, alpha=0.3, linewidth=0, label="95 % of the time, by chance alone")
+    axes.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="ideal")
+    axes.plot(nominal, within.mean(axis=0), color=BLUE, linewidth=1.8, label="observed")
+    axes.text(0.97, 0.13, "above the line: intervals too wide\nbelow: too narrow", ha="right", fontsize=8, color=GREY)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", title=f"calibration on {len(y):,} rows")
+    axes.set(xlabel="nominal share of an interval around the mean", ylabel="share of true values within")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def predicted_panel(
+    axes: "Axes",
+    y: Float[np.ndarray, "n"],
+    mean: Float[np.ndarray, "n"],
+    deviation: Float[np.ndarray, "n"],
+    target: str,
+) -> None:
+    """Predictions against true values, with two standard deviations of a new observation."""
+    shown = some_rows(len(y), 1000)
+    axes.errorbar(
+        y[shown], mean[shown], 2 * deviation[shown], fmt=".", color=BLUE, ecolor=SKY, elinewidth=0.6, markersize=3,
+        alpha=0.5, label=f"mean ± 2 sd, {_share(shown, y)}",
+    )  # fmt: skip
+    ends = [min(y[shown].min(), mean[shown].min()), max(y[shown].max(), mean[shown].max())]
+    axes.plot(ends, ends, "--", color=ORANGE, linewidth=1.2, label="prediction = truth")
+    rmse = np.sqrt(np.mean((y - mean) ** 2))
+    axes.set(
+        xlabel=f"true {target}",
+        ylabel=f"predicted {target}",
+        title=f"{target}: predicted against true, RMSE {rmse:.4g}",
+    )
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def relevance_panel(axes: "Axes", relevance: Float[np.ndarray, "d"], names: Sequence[str], target: str) -> None:
+    """Bars of 1/ℓ with ℓ in standard deviations of each input, the most relevant first: at most twenty."""
+    order = np.argsort(-relevance)[:20]
+    axes.barh(range(len(order)), relevance[order], color=BLUE)
+    axes.set_yticks(range(len(order)), [_in_short(names[i]) for i in order])
+    axes.invert_yaxis()
+    which = "" if len(order) == len(relevance) else f" (the first {len(order)} of {len(relevance)})"
+    axes.set(xlabel="1 / length scale, in standard deviations of the input", title=f"what {target} depends on{which}")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def convergence_panels(
+    figure: "Figure",
+    loss: Sequence[float],
+    residuals: Float[np.ndarray, "s"],
+    tolerance: float,
+    solver: str,
+) -> None:
+    """How learning went down, and how far the solve came: the residual of the mean and of each sample."""
+    left, right = figure.subplots(1, 2)
+    steps = np.arange(1, len(loss) + 1)
+    left.plot(steps, loss, color=SKY, linewidth=0.8, label="each step")
+    width = max(1, len(loss) // 20)
+    if len(loss) > width:
+        smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
+        left.plot(steps[width - 1 :], smooth, color=BLUE, linewidth=1.8, label=f"mean of {width} steps")
+        left.legend(fontsize=8)
+    left.set(xlabel="step", ylabel="negative log likelihood per row", title="learning the hyperparameters")
+    if not len(loss):
+        left.text(0.5, 0.5, "hyperparameters were fixed", ha="center", transform=left.transAxes, color=GREY)
+    shown = np.maximum(residuals, 1e-9)
+    right.plot(range(1, len(shown)), shown[1:], ".", color=BLUE, label="samples")
+    right.plot([0], shown[:1], "D", color=ORANGE, markersize=6, label="mean")
+    if tolerance > 0:
+        right.axhline(tolerance, color=GREY, linestyle="--", linewidth=1, label=f"tolerance {tolerance:.1g}")
+    right.set(yscale="log", xlabel="column of the system", ylabel="relative residual", title=f"where {solver} ended")
+    right.legend(fontsize=8)
+
+
+def some_rows(rows: int, most: int) -> Int[np.ndarray, "n"]:
+    """Which rows are drawn: all, or so many of them at random, always the same."""
+    return np.arange(rows) if rows <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+
+
+def _share(shown: Sized, of: Sized) -> str:
+    return f"{len(of):,} rows" if len(shown) == len(of) else f"{len(shown):,} of {len(of):,} rows"
+
+
+def _in_short(name: str) -> str:
+    return name if len(name) <= 28 else f"{name[:27]}…"

@@ -1,0 +1,188 @@
+"""Tables in files, CSV (also .gz) and Parquet, as streams of columns in constant memory (the extra `files`)."""
+
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from pathgp.files import replacing
+
+NUMBER, BOOLEAN, TEXT = "number", "boolean", "text"
+ARROW = {NUMBER: pa.float64(), BOOLEAN: pa.bool_(), TEXT: pa.string()}
+ROWS_AT_ONCE = 65_536
+
+
+def is_parquet(path: pathlib.Path) -> bool:
+    """Whether a file is Parquet or CSV, by its name; any other name is refused."""
+    name = path.name.lower()
+    if not name.endswith((".csv", ".csv.gz", ".parquet")):
+        raise ValueError(f"{path} is not a table that can be used: its name must end in .csv, .csv.gz or .parquet.")
+    return name.endswith(".parquet")
+
+
+def column_kinds(path: pathlib.Path) -> dict[str, str]:
+    """The columns of a file and what each holds: `NUMBER`, `BOOLEAN`, `TEXT`, or another type in Arrow's words.
+
+    A CSV is judged by its first million bytes; a column that is empty there counts as numbers.
+    """
+    with _sentences(path):
+        if is_parquet(path):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                schema = file.schema_arrow
+        else:
+            with _open_csv(path, {}) as reader:
+                schema = reader.schema
+    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+    if repeated:
+        raise ValueError(f"{path} has more than one column named {listed(repeated)}: give each its own name.")
+    return {field.name: _kind(field.type) for field in schema}
+
+
+def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """The named columns, in that order and each as its kind, a batch of rows after the other."""
+    types = {name: ARROW[kind] for name, kind in kinds.items()}
+    done = 0
+    with _sentences(path, lambda: done):
+        if is_parquet(path):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(types)):
+                    done += batch.num_rows
+                    yield pa.record_batch({name: _cast(path, name, batch[name], types[name]) for name in types})
+            return
+        with _open_csv(path, types) as reader:
+            for batch in reader:
+                done += batch.num_rows
+                yield batch
+
+
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Names in quotes, the first so many of them.
+
+    >>> listed(["a", "b", "c"], 2)
+    "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(str(name)) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+class Writer(Protocol):
+    """Takes the columns of a table, some rows at a time."""
+
+    def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Writes rows below those that were written before."""
+        ...
+
+
+@contextmanager
+def table_writer(path: pathlib.Path | None, standard_output: Any) -> Iterator[Writer]:
+    """Writes a CSV or a Parquet file that appears when all is written; a CSV on standard output where there is none."""
+    if path is None:
+        with _csv_writer(standard_output) as write:
+            yield write
+        return
+    parquet = is_parquet(path)
+    with replacing(path) as beside:
+        if parquet:
+            with _parquet_writer(beside) as write:
+                yield write
+        else:
+            compression = "gzip" if path.name.lower().endswith(".gz") else None
+            with pa.output_stream(beside, compression=compression) as sink, _csv_writer(sink) as write:
+                yield write
+
+
+@contextmanager
+def _csv_writer(sink: Any) -> Iterator[Writer]:
+    started = False
+
+    def write(columns: Mapping[str, np.ndarray]) -> None:
+        nonlocal started
+        options = pyarrow.csv.WriteOptions(include_header=False)
+        if not started:  # a header of its own, for Arrow would put every name in quotes
+            sink.write((",".join(columns) + "\n").encode())
+        started = True
+        pyarrow.csv.write_csv(pa.table(dict(columns)), sink, options)
+
+    yield write
+
+
+@contextmanager
+def _parquet_writer(path: pathlib.Path) -> Iterator[Writer]:
+    writer: pyarrow.parquet.ParquetWriter | None = None
+
+    def write(columns: Mapping[str, np.ndarray]) -> None:
+        nonlocal writer
+        table = pa.table(dict(columns))
+        writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _open_csv(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
+    options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
+    return pyarrow.csv.open_csv(str(path), convert_options=options)
+
+
+def _kind(of: pa.DataType) -> str:
+    is_type = pa.types
+    if is_type.is_dictionary(of):
+        return _kind(of.value_type)
+    if is_type.is_boolean(of):
+        return BOOLEAN
+    if any(check(of) for check in (is_type.is_integer, is_type.is_floating, is_type.is_decimal, is_type.is_null)):
+        return NUMBER
+    if is_type.is_string(of) or is_type.is_large_string(of) or is_type.is_string_view(of):
+        return TEXT
+    return str(of)
+
+
+def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType) -> pa.Array:
+    """A column of a Parquet file, refused where it holds something else than the kind that is asked for."""
+    kind = _kind(column.type)
+    if kind not in ARROW or (kind == TEXT and to != pa.string()):
+        asked = next(k for k, arrow in ARROW.items() if arrow == to)
+        raise ValueError(f"{path}: column {name!r} holds {kind}, where {asked} is expected.")
+    return column.cast(to)
+
+
+@contextmanager
+def _sentences(path: pathlib.Path, done: Any = lambda: 0) -> Iterator[None]:
+    """What pyarrow finds wrong with a file, in words that name the file and the column."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file.")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing: check its name.")
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a table in UTF-8: is it a CSV file?") from None
+    except pa.ArrowInvalid as error:
+        message = str(error).splitlines()[0].removeprefix("CSV parse error: ")
+        where = f" (after row {done()})" if done() else ""
+        if "Empty CSV file" in message:
+            raise ValueError(f"{path} is empty: it must have a header and rows.") from None
+        conversion = re.match(r"In CSV column #(\d+): .*invalid value '(.*)'", message)
+        if conversion:
+            column, value = _header(path)[int(conversion[1])], conversion[2]
+            raise ValueError(
+                f"{path}: column {column!r} holds {value!r}{where}, where a number is expected: mend it, or fit with "
+                f"--one-hot {column} to take the column for text."
+            ) from None
+        raise ValueError(f"{path} cannot be read{where}: {message}.") from None
+
+
+def _header(path: pathlib.Path) -> list[str]:
+    with _open_csv(path, {}) as reader:
+        return reader.schema.names

@@ -1,0 +1,176 @@
+import gzip
+import io
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pathgp import tables
+from pathgp.encoding import Encoding, learn_encoding
+
+
+def written(folder: pathlib.Path, text: str, name: str = "table.csv") -> pathlib.Path:
+    path = folder / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return path
+
+
+MIXED = "size,colour,y,sold\n1,red,0.5,true\n2,blue,1.5,false\n4,red,2.5,true\n"
+MIXED_INPUTS = [[1, 0, 1, 1], [2, 1, 0, 0], [4, 0, 1, 1]]  # size, colour=blue, colour=red, sold
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz", "table.parquet"])
+def test_the_same_matrix_from_every_format(tmp_path, name):
+    path = tmp_path / name
+    if name.endswith("parquet"):
+        columns = {
+            "size": [1, 2, 4],
+            "colour": ["red", "blue", "red"],
+            "y": [0.5, 1.5, 2.5],
+            "sold": [True, False, True],
+        }
+        table = pa.table(columns)
+        pq.write_table(table.set_column(1, "colour", table["colour"].dictionary_encode()), path)
+    else:
+        written(tmp_path, MIXED, name)
+    encoding = learn_encoding(path, "y", one_hot=[])
+    assert encoding.inputs == ("size", "colour=blue", "colour=red", "sold")
+    X, y = encoding.read(path)
+    np.testing.assert_array_equal(X, MIXED_INPUTS)
+    np.testing.assert_array_equal(y, [0.5, 1.5, 2.5])
+
+
+def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):
+    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=["colour"], impute=True)
+    same = Encoding.from_json(json.loads(json.dumps(encoding.as_json())))
+    assert same == encoding
+    other = written(tmp_path, "sold,extra,colour,size\nfalse,x,blue,2\n1,z,,\n", "other.csv")
+    ((X, y),) = same.blocks(other)
+    np.testing.assert_array_equal(X, [[2, 1, 0, 0], [2, 0, 1, 1]])  # the median of 1, 2, 4 and the more frequent red
+    assert len(y) == 2
+
+
+def test_columns_are_picked_or_dropped(tmp_path):
+    path = written(tmp_path, "a,b,c,y\n1,2,x,3\n4,5,z,6\n")
+    assert learn_encoding(path, "y", columns=["b", "a"]).inputs == ("b", "a")
+    assert learn_encoding(path, "y", drop=["c", "a"]).inputs == ("b",)
+    np.testing.assert_array_equal(learn_encoding(path, "y", columns=["b", "a"]).read(path)[0], [[2, 1], [5, 4]])
+
+
+def test_whole_numbers_that_turn_into_fractions_far_down(tmp_path):
+    rows = 300_000  # more than the first million bytes, by which Arrow judges
+    text = "a,y\n" + "1,2\n" * rows + "1.5,2.5\n"
+    path = written(tmp_path, text)
+    X, y = learn_encoding(path, "y").read(path)
+    assert X.sum() == rows + 1.5
+    assert y.sum() == 2 * rows + 2.5
+    with pytest.raises(ValueError, match=r"column 'a' holds 'oak' \(after row \d+\), where a number is expected"):
+        learn_encoding(written(tmp_path, text + "oak,1\n", "late.csv"), "y")
+
+
+def test_blocks_have_the_same_rows_whatever_their_size(tmp_path):
+    values = np.random.default_rng(0).normal(size=(1000, 2))
+    path = tmp_path / "table.csv"
+    np.savetxt(path, values, delimiter=",", header="a,y", comments="", fmt="%.17g")
+    encoding = learn_encoding(path, "y")
+    for rows, sizes in ((300, [300, 300, 300, 100]), (500, [500, 500]), (2000, [1000])):
+        blocks = list(encoding.blocks(path, with_target=True, rows=rows))
+        assert [len(X) for X, _ in blocks] == sizes
+        np.testing.assert_array_equal(np.concatenate([X[:, 0] for X, _ in blocks]), values[:, 0])
+        np.testing.assert_array_equal(np.concatenate([y for _, y in blocks]), values[:, 1])
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.parquet"])
+def test_a_table_is_written_in_pieces_and_appears_whole(tmp_path, name):
+    path = tmp_path / name
+    with tables.table_writer(path, None) as write:
+        write({"mean": np.array([1.5, 2.0]), "sd": np.array([0.1, 0.2])})
+        write({"mean": np.array([3.0]), "sd": np.array([0.3])})
+        assert not path.exists()
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+    batches = tables.read_batches(path, {"sd": "number", "mean": "number"})
+    assert pa.Table.from_batches(batches).to_pydict() == {"sd": [0.1, 0.2, 0.3], "mean": [1.5, 2.0, 3.0]}
+
+
+def test_a_failure_while_writing_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), tables.table_writer(tmp_path / "out.parquet", None) as write:
+        write({"mean": np.array([1.5])})
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+
+
+def test_standard_output_gets_a_csv():
+    sink = io.BytesIO()
+    with tables.table_writer(None, sink) as write:
+        write({"mean": np.array([1.5]), "sd": np.array([0.25])})
+    assert sink.getvalue() == b"mean,sd\n1.5,0.25\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "sentence"),
+    [
+        ("", {}, "is empty: it must have a header and rows"),
+        ("a,y", {}, "is empty"),
+        ("a,y\n", {}, "has no rows below its header"),
+        ("a,a,y\n1,2,3\n", {}, "more than one column named 'a'"),
+        ("a,b\n1,2\n", {}, "--target names 'y', but the columns of .* are 'a', 'b'"),
+        ("a,y\n1,2\n", {"columns": ["z"]}, "--columns names 'z'"),
+        ("a,y\n1,2\n", {"columns": ["a", "y"]}, "--columns names 'y', but that is the target"),
+        ("a,y\n1,2\n", {"columns": ["a", "a"]}, "names a column twice"),
+        ("a,y\n1,2\n", {"drop": ["z"]}, "--drop names 'z'"),
+        ("a,y\n1,2\n", {"drop": ["a"]}, "no column left for an input"),
+        ("a,y\n1,2\n", {"one_hot": ["z"]}, "--one-hot names 'z'"),
+        ("a,y\nx,2\nz,3\n", {}, "'a' holds text: add --one-hot a .* or --drop a"),
+        ("a,y\n1,x\n2,z\n", {}, "column 'y' holds text"),
+        ("a,y\n2020-01-01,1\n", {}, r"column 'a' holds date32\[day\]"),
+        ("a,b,y\n,1,1\n3,,2\n,5,3\n", {}, r"missing in 'a' \(2 of 3\), 'b' \(1 of 3\): .* --impute"),
+        ("a,y\n,1\n,2\n", {"impute": True}, "column 'a' is empty"),
+        ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 rows"),
+        ("a,y\ninf,1\n-inf,2\n", {}, "column 'a' has 2 infinite values"),
+        ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite values"),
+        ("a,y\n1,2\n3\n", {}, "cannot be read: Expected 2 columns, got 1: 3"),
+        ("a,y\n" + "".join(f"id{i},1\n" for i in range(101)), {"one_hot": []}, "more than 100 different values"),
+    ],
+)
+def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
+    with pytest.raises(ValueError, match=sentence) as refused:
+        learn_encoding(written(tmp_path, text), "y", **options)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("size,sold\n1,true\n", "lacks 'colour', which the model needs"),
+        ("size,colour,sold\n1,green,true\n", "column 'colour' holds 'green', .* it knows 'blue', 'red'"),
+        ("size,colour,sold\n,red,true\n", "1 values are missing in column 'size'"),
+        ("size,colour,sold\n1,,true\n", "1 values are missing in column 'colour'"),
+        ("size,colour,sold\noak,red,true\n", "column 'size' holds 'oak', where a number is expected"),
+        ("size,colour,sold\ninf,red,true\n", "column 'size' has 1 infinite values"),
+    ],
+)
+def test_rows_unlike_those_of_the_fit_get_a_sentence(tmp_path, text, sentence):
+    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])
+    with pytest.raises(ValueError, match=sentence):
+        list(encoding.blocks(written(tmp_path, text, "new.csv")))
+
+
+def test_files_that_are_no_tables(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.csv is missing"):
+        tables.column_kinds(tmp_path / "nowhere.csv")
+    with pytest.raises(ValueError, match="is a folder"):
+        tables.column_kinds(tmp_path)
+    with pytest.raises(ValueError, match=r"must end in .csv, .csv.gz or .parquet"):
+        tables.column_kinds(written(tmp_path, "a", "table.xlsx"))
+    with pytest.raises(ValueError, match="cannot be read"):
+        tables.column_kinds(written(tmp_path, "a,b\n1,2\n", "table.parquet"))
+    text = tmp_path / "text.parquet"
+    pq.write_table(pa.table({"size": ["oak"], "colour": ["red"], "sold": [True]}), text)
+    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])
+    with pytest.raises(ValueError, match="column 'size' holds text, where number is expected"):
+        list(encoding.blocks(text))
