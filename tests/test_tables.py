@@ -98,9 +98,13 @@ def test_a_table_is_written_in_pieces_and_appears_whole(tmp_path, name):
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), tables.table_writer(tmp_path / "out.parquet", None) as write:
-        write({"mean": np.array([1.5])})
-        raise RuntimeError
+    def fail():
+        with tables.table_writer(tmp_path / "out.parquet", None) as write:
+            write({"mean": np.array([1.5])})
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert not list(tmp_path.iterdir())
 
 

@@ -2,7 +2,7 @@
 
 import io
 import pathlib
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,7 +128,7 @@ def line_panel(
     mean: Float[np.ndarray, "n"],
     deviation: Float[np.ndarray, "n"],
     samples: Float[np.ndarray, "n s"],
-    data: tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]],
+    data: tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]] | None,
     names: tuple[str, str],
 ) -> None:
     """Predictions along one input: the mean, two standard deviations of a new observation, samples and the data."""
@@ -138,17 +138,9 @@ def line_panel(
     axes.plot(x, samples, color=SKY, linewidth=0.7, alpha=0.9)
     axes.plot([], [], color=SKY, linewidth=0.7, label=f"{samples.shape[1]} function samples")
     axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
-    shown = some_rows(len(data[0]), 3000)
-    axes.plot(
-        data[0][shown],
-        data[1][shown],
-        ".",
-        color="black",
-        markersize=3,
-        alpha=0.4,
-        zorder=0.5,
-        label=_share(shown, data[0]),
-    )
+    if data is not None:
+        shown, label = some_rows(len(data[0]), 3000)
+        axes.plot(data[0][shown], data[1][shown], "k.", markersize=3, alpha=0.4, zorder=0.5, label=label)
     axes.set(xlim=(x[0], x[-1]), xlabel=names[0], ylabel=names[1], title=f"{names[1]} as a function of {names[0]}")
     axes.legend(fontsize=8)
 
@@ -158,21 +150,22 @@ def map_panels(
     grid: tuple[Float[np.ndarray, "n"], Float[np.ndarray, "m"]],
     mean: Float[np.ndarray, "m n"],
     deviation: Float[np.ndarray, "m n"],
-    data: Float[np.ndarray, "N 2"],
+    data: Float[np.ndarray, "N 2"] | None,
     names: tuple[str, str, str],
 ) -> None:
     """Predictions over two inputs: a map of the mean and one of the standard deviation, with where the data are."""
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     parts = ((mean, "viridis", f"mean of {names[2]}"), (deviation, "cividis", f"sd of a new row of {names[2]}"))
-    shown = some_rows(len(data), 1000)
     for axes, (values, colours, title) in zip(panels, parts, strict=True):
         image = axes.pcolormesh(*grid, values, cmap=colours, shading="auto", rasterized=True)
         axes.contour(*grid, values, levels=6, colors="white", linewidths=0.5, alpha=0.7)
         figure.colorbar(image, ax=axes, label=names[2], shrink=0.9)
-        axes.plot(*data[shown].T, ".", color=ORANGE, markersize=2, alpha=0.6, label=_share(shown, data))
+        if data is not None:
+            shown, label = some_rows(len(data), 1000)
+            axes.plot(*data[shown].T, ".", color=ORANGE, markersize=2, alpha=0.6, label=label)
+            axes.legend(fontsize=8, loc="upper right", markerscale=3)
         axes.set(xlabel=names[0], ylabel=names[1], title=title)
         axes.set(xlim=(grid[0][0], grid[0][-1]), ylim=(grid[1][0], grid[1][-1]))
-    panels[0].legend(fontsize=8, loc="upper right")
 
 
 def calibration_panel(
@@ -201,10 +194,10 @@ def predicted_panel(
     target: str,
 ) -> None:
     """Predictions against true values, with two standard deviations of a new observation."""
-    shown = some_rows(len(y), 1000)
+    shown, label = some_rows(len(y), 1000)
     axes.errorbar(
         y[shown], mean[shown], 2 * deviation[shown], fmt=".", color=BLUE, ecolor=SKY, elinewidth=0.6, markersize=3,
-        alpha=0.5, label=f"mean ± 2 sd, {_share(shown, y)}",
+        alpha=0.5, label=f"mean ± 2 sd, {label}",
     )  # fmt: skip
     ends = [min(y[shown].min(), mean[shown].min()), max(y[shown].max(), mean[shown].max())]
     axes.plot(ends, ends, "--", color=ORANGE, linewidth=1.2, label="prediction = truth")
@@ -256,14 +249,18 @@ def convergence_panels(
     right.legend(fontsize=8)
 
 
-def some_rows(rows: int, most: int) -> Int[np.ndarray, "n"]:
-    """Which rows are drawn: all, or so many of them at random, always the same."""
-    return np.arange(rows) if rows <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
+    """Which rows are drawn, and so in words: all, or so many of them at random, always the same.
 
-
-def _share(shown: Sized, of: Sized) -> str:
-    return f"{len(of):,} rows" if len(shown) == len(of) else f"{len(shown):,} of {len(of):,} rows"
+    >>> some_rows(3, 10)
+    (array([0, 1, 2]), '3 rows')
+    >>> some_rows(5000, 1000)[1]
+    '1,000 of 5,000 rows'
+    """
+    if rows <= most:
+        return np.arange(rows), f"{rows:,} rows"
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False)), f"{most:,} of {rows:,} rows"
 
 
 def _in_short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:27]}…"
+    return name if len(name) <= 30 else f"{name[:17]}…{name[-12:]}"

@@ -2,21 +2,76 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
 
-from pathgp.cli import bench, data
+from pathgp.cli.common import Stopped, one_line, say
+
+COMMANDS = {
+    "demo": "a first run without data: a model, predictions and pictures",
+    "fit": "learn a model from a table",
+    "predict": "predict the rows of a table, however many",
+    "sample": "draw functions from a model, at the rows of a table",
+    "evaluate": "judge a model on rows with known targets",
+    "info": "what a model is and how it was fitted",
+    "plot": "draw a model, or how good it is",
+    "data": "which data sets there are",
+    "bench": "measure speed, memory and accuracy beside peers",
+}
+"""Each is a module of this package with `add_to(commands)`, imported when it is called: help does not wait for JAX."""
+
+EXTRAS = {"pyarrow": "files", "matplotlib": "plots"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; what is wrong with the input is one sentence on stderr and exit code 2."""
-    parser = argparse.ArgumentParser(prog="pathgp", description="Gaussian processes whose posterior is functions.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    bench.add_to(commands)
-    data.add_to(commands)
-    parsed = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parsed = _parser(words).parse_args(words)
     try:
-        parsed.run(parsed)
-    except (ValueError, FileNotFoundError, FileExistsError) as error:
-        print(f"pathgp: {error}", file=sys.stderr)
-        return 2
-    return 0
+        with _warnings_as_sentences():
+            return parsed.run(parsed) or 0
+    except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
+        sys.stderr.close()  # so that Python does not complain of it when it ends
+        return 0
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(str(error.name).split(".")[0])
+        if extra is None:
+            raise
+        say(f"{error.name} is not installed: pip install 'pathgp[{extra}]'.")
+    except (ValueError, OSError, FloatingPointError) as error:
+        say(one_line(error))
+    except KeyboardInterrupt as stop:
+        kept = (
+            str(stop) if isinstance(stop, Stopped) else "nothing was written, and files that were there are unchanged."
+        )
+        say(f"stopped: {kept}")
+        return 130
+    return 2
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The command line: the command that is called with all its options, the others by their names."""
+    parser = argparse.ArgumentParser(
+        prog="pathgp",
+        description="Gaussian process regression whose posterior is functions, at any data size.",
+        epilog="Start with `pathgp demo`. `pathgp COMMAND --help` shows options and examples.",
+    )
+    parser.add_argument("--version", action="version", version=f"pathgp {version('pathgp')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    called = next((word for word in words if not word.startswith("-")), None)
+    for name, purpose in COMMANDS.items():
+        if name == called:
+            import_module(f"pathgp.cli.{name}").add_to(commands)
+        else:
+            commands.add_parser(name, help=purpose)
+    return parser
+
+
+@contextmanager
+def _warnings_as_sentences() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: say(one_line(message))
+        yield

@@ -1,0 +1,57 @@
+"""What the commands share: help with examples, sentences on stderr, results on stdout, safe names for output."""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C, where there is something to say about what was kept."""
+
+
+def add_command(
+    commands: Any, name: str, purpose: str, run: Callable[[argparse.Namespace], int | None], examples: str
+) -> argparse.ArgumentParser:
+    """A command with its purpose and examples in `--help`."""
+    shown = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    parser = commands.add_parser(
+        name,
+        help=purpose,
+        description=purpose[0].upper() + purpose[1:] + ".",
+        epilog=f"examples:\n{shown}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def say(sentence: str) -> None:
+    """A line on stderr."""
+    print(f"pathgp: {sentence}", file=sys.stderr, flush=True)
+
+
+def one_line(message: object) -> str:
+    """A message on one line."""
+    return " ".join(str(message).split())
+
+
+def show(result: Mapping[str, Any], lines: Mapping[str, str], as_json: bool) -> None:
+    """The result on stdout: JSON for machines, or a line for each part."""
+    if as_json:
+        print(json.dumps(result))
+    else:
+        width = max(len(name) for name in lines) + 2
+        print("\n".join(f"{name:<{width}}{text}" for name, text in lines.items()))
+
+
+def check_out(path: pathlib.Path, force: bool) -> None:
+    """Refuses, before any work, a name that cannot be written to, or that is taken unless `force` is given."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} is missing: make it first.")
+    if path.exists() and not force:
+        raise FileExistsError(f"{path} exists already: choose another name, or add --force to replace it.")

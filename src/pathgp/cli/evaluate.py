@@ -1,0 +1,69 @@
+"""`pathgp evaluate`: how good a model is on rows with known targets."""
+
+import argparse
+import pathlib
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from pathgp.cli.common import add_command, show
+
+LEVELS = (50, 90, 95)
+"""Per cent of the intervals whose coverage is told."""
+
+
+def add_to(commands: Any) -> None:
+    """Adds `evaluate` to the command line."""
+    parser = add_command(
+        commands,
+        "evaluate",
+        "judge a model on rows with known targets",
+        run,
+        """
+pathgp evaluate model.safetensors test.csv
+pathgp evaluate model.safetensors test.parquet --json""",
+    )
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
+    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs and the target")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predicts the rows and prints the scores."""
+    from pathgp.cli.models import load, predict_known
+
+    fitted = load(arguments.model)
+    y, mean, sd = predict_known(fitted, arguments.file)
+    result = {"target": fitted.encoding.target, **scores(y, mean, sd)}
+    show(result, {"rows": f"{len(y):,}", **lines(result)}, arguments.json)
+
+
+def scores(y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], sd: Float[np.ndarray, "n"]) -> dict[str, Any]:
+    """RMSE, R², mean negative log-likelihood, and the share of true values in central intervals.
+
+    >>> import numpy as np
+    >>> scores(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([1.0, 1.0]))["r2"]
+    0.5
+    """
+    from scipy.special import ndtri
+
+    error = y - mean
+    spread = np.sum((y - y.mean()) ** 2)
+    return {
+        "rows": len(y),
+        "rmse": float(np.sqrt(np.mean(error**2))),
+        "nll": float(np.mean(np.log(2 * np.pi * sd**2) + (error / sd) ** 2) / 2),
+        "r2": float(1 - np.sum(error**2) / spread) if spread > 0 else None,
+        "coverage": {str(p): float(np.mean(np.abs(error) <= ndtri((1 + p / 100) / 2) * sd)) for p in LEVELS},
+    }
+
+
+def lines(result: dict[str, Any]) -> dict[str, str]:
+    """The scores in words."""
+    covered = ", ".join(f"{100 * share:.1f} % in those of {p} %" for p, share in result["coverage"].items())
+    return {
+        "RMSE": f"{result['rmse']:.5g}" + ("" if result["r2"] is None else f"  (R² {result['r2']:.4f})"),
+        "NLL": f"{result['nll']:.4f}",
+        "intervals": covered,
+    }

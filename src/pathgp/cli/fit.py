@@ -1,0 +1,96 @@
+"""`pathgp fit`: a model from a table."""
+
+import argparse
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from pathgp.cli.common import Stopped, add_command, check_out, say, show
+from pathgp.cli.evaluate import lines, scores
+
+
+def add_to(commands: Any) -> None:
+    """Adds `fit` to the command line."""
+    parser = add_command(
+        commands,
+        "fit",
+        "learn a model from a table: one column is predicted from the others",
+        run,
+        """
+pathgp fit train.csv --target price --out model.safetensors
+pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
+pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json""",
+    )
+    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
+    parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
+    parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="where to save the model")
+    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists")
+    inputs = parser.add_argument_group("inputs")
+    picked = inputs.add_mutually_exclusive_group()
+    picked.add_argument("--columns", nargs="+", metavar="COLUMN", help="use these alone")
+    picked.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="use all but these")
+    inputs.add_argument(
+        "--one-hot", nargs="*", metavar="COLUMN", help="an input for each value of these; of all text if none is named"
+    )
+    inputs.add_argument("--impute", action="store_true", help="put the median or commonest value where one is missing")
+    inputs.add_argument("--test-share", type=float, default=0.0, metavar="SHARE", help="hold out rows to judge on")
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--kernel", default="matern32", help="matern12, matern32, matern52, rbf … (default: %(default)s)"
+    )
+    model.add_argument(
+        "--noise", type=float, metavar="VARIANCE", help="where the noise starts, in units of the target²"
+    )
+    model.add_argument("--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd … (default: %(default)s)")
+    model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
+    model.add_argument("--max-seconds", type=float, metavar="S", help="stop the solver after so long")
+    model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reads, learns, saves, and prints what came of it."""
+    check_out(arguments.out, arguments.force)
+    if not 0 <= arguments.test_share < 1:
+        raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
+    from pathgp.cli.models import Fitted, save
+    from pathgp.encoding import learn_encoding
+
+    start = time.perf_counter()
+    a = arguments
+    say(f"reading {a.file}.")
+    encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
+    X, y = encoding.read(a.file)
+    train, test = split(len(y), a.test_share, a.seed)
+    check_target(a.file, a.target, y[train])
+    say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
+    fitted = Fitted.fit(X[train], y[train], encoding, a)
+    result = fitted.summary()
+    report = {}
+    if len(test):
+        say(f"judging on {len(test):,} held-out rows.")
+        result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+        report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
+    save(fitted, a.out)
+    result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
+    report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
+    show(result, fitted.lines() | report, a.json)
+    return 0
+
+
+def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows to learn from and those that are held out, each in the order of the table."""
+    order = np.random.default_rng(seed).permutation(rows)
+    held_out = round(share * rows)
+    return np.sort(order[held_out:]), np.sort(order[:held_out])
+
+
+def check_target(path: pathlib.Path, name: str, y: np.ndarray) -> None:
+    """Refuses what nothing can be learned from."""
+    if len(y) < 2:
+        raise ValueError(f"{path} leaves {len(y)} row to learn from: at least 2 are needed.")
+    if np.ptp(y) == 0:
+        raise ValueError(f"the target {name!r} is {y[0]:g} in every row: there is nothing to learn.")

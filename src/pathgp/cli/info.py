@@ -1,0 +1,39 @@
+"""`pathgp info`: what a model is."""
+
+import argparse
+import pathlib
+from typing import Any
+
+from pathgp.cli.common import add_command, show
+
+
+def add_to(commands: Any) -> None:
+    """Adds `info` to the command line."""
+    parser = add_command(
+        commands,
+        "info",
+        "what a model is and how it was fitted",
+        run,
+        """
+pathgp info model.safetensors
+pathgp info model.safetensors --json""",
+    )
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints the target, the kernel with a length scale for each input, the noise, the solve and the versions."""
+    from pathgp.cli.models import load
+
+    fitted = load(arguments.model)
+    summary = fitted.summary()
+    lines = fitted.lines()
+    scales = summary["lengthscales"]
+    width = max((len(name) for name in scales), default=0)
+    listed = [f"{name:<{width}}  {scale:.4g}" for name, scale in sorted(scales.items(), key=lambda item: item[1])]
+    lines["length scales"] = (
+        f"in standard deviations of each input, the most relevant first{''.join(f'\n  {line}' for line in listed)}"
+    )
+    lines["versions"] = f"pathgp {summary['pathgp_version']}, file format {summary['format_version']}"
+    show(summary, lines, arguments.json)

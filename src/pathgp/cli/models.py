@@ -1,0 +1,150 @@
+"""A fitted model with the names of its columns: what the commands pass around, and keep in one file."""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from pathgp import storage
+from pathgp.encoding import Column, Encoding
+from pathgp.estimator import PathGPRegressor
+from pathgp.kernels import Stationary
+from pathgp.tables import NUMBER
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """An estimator, how a table becomes its inputs, and what else is known of the table that it was fitted to."""
+
+    model: PathGPRegressor
+    encoding: Encoding
+    facts: dict[str, Any]
+
+    @classmethod
+    def fit(
+        cls, X: Float[np.ndarray, "N d"], y: Float[np.ndarray, "N"], encoding: Encoding, options: argparse.Namespace
+    ) -> "Fitted":
+        """Learns hyperparameters and solves, with the options of `pathgp fit`."""
+        model = PathGPRegressor(
+            kernel=options.kernel,
+            noise=options.noise,
+            solver=options.solver,
+            num_samples=options.num_samples,
+            max_seconds=options.max_seconds,
+            random_state=options.seed,
+            verbose=sys.stderr.isatty(),
+        ).fit(X, y)
+        ranges = np.column_stack([X.min(axis=0), X.max(axis=0)]).tolist()
+        return cls(model, encoding, {"rows": len(y), "ranges": ranges})
+
+    @property
+    def target(self) -> str:
+        """The name of the target."""
+        return self.encoding.target or "the target"
+
+    @property
+    def num_samples(self) -> int:
+        """How many functions the model holds."""
+        return self.model.posterior_.num_samples
+
+    def predict(self, X: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+        """The mean and the standard deviation of a new observation."""
+        mean, sd = self.model.predict(X, return_std=True)
+        return np.asarray(mean, float), np.asarray(sd, float)
+
+    def samples(self, X: Float[np.ndarray, "n d"], num: int) -> Float[np.ndarray, "n s"]:
+        """The first so many of the functions that the model holds, without noise: the same ones for every chunk."""
+        if not 1 <= num <= self.num_samples:
+            raise ValueError(f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}.")
+        return np.asarray(self.model.sample_y(X, num, random_state=None), float)
+
+    @property
+    def loss(self) -> list[float]:
+        """The course of learning: the negative log likelihood per row after each step."""
+        return list(self.model.trace_.loss)
+
+    @property
+    def ranges(self) -> list[tuple[float, float]]:
+        """The least and the greatest value of each input."""
+        if "ranges" not in self.facts:
+            raise ValueError("the model does not know the ranges of its inputs: fit it with `pathgp fit` to draw it.")
+        return [(low, high) for low, high in self.facts["ranges"]]
+
+    def summary(self) -> dict[str, Any]:
+        """What the model is, for machines."""
+        model, info = self.model, self.model.info_
+        residuals = np.asarray(info.relative_residual)
+        kernel = model.kernel_
+        scales = _in_deviations(model) if isinstance(kernel, Stationary) else []
+        return {
+            "target": self.encoding.target,
+            "rows": self.facts.get("rows"),
+            "inputs": list(self.encoding.inputs),
+            "kernel": type(kernel).__name__,
+            "variance": float(kernel.variance) if isinstance(kernel, Stationary) else None,
+            "lengthscales": dict(zip(self.encoding.inputs, scales, strict=False)),
+            "noise_variance": float(np.mean(model.noise_)),
+            "num_samples": self.num_samples,
+            "solver": info.solver,
+            "reason": info.reason,
+            "passes": float(info.passes),
+            "solve_seconds": float(info.seconds),
+            "tolerance": float(info.tolerance),
+            "relative_residual": {"mean": float(residuals[0]), "largest": float(residuals.max())},
+            "converged": bool(np.all(info.converged)),
+            "learning_steps": len(self.loss),
+            **self.facts.get("versions", {}),
+        }
+
+    def lines(self) -> dict[str, str]:
+        """What the model is, in words."""
+        s = self.summary()
+        rows = "an unknown number of" if s["rows"] is None else f"{s['rows']:,}"
+        residual = s["relative_residual"]
+        return {
+            "target": f"{self.target}, learned from {rows} rows with {len(s['inputs'])} inputs",
+            "kernel": f"{s['kernel']}" + ("" if s["variance"] is None else f", variance {s['variance']:.4g}"),
+            "noise": f"variance {s['noise_variance']:.4g}, sd {s['noise_variance'] ** 0.5:.4g}",
+            "samples": f"{s['num_samples']} functions",
+            "solver": s["solver"] + (f": {s['reason']}" if s["reason"] else ""),
+            "residual": f"{residual['mean']:.1e} of the mean, {residual['largest']:.1e} at most, "
+            f"after {s['passes']:.1f} passes over the data" + ("" if s["converged"] else " (not converged)"),
+        }
+
+
+def save(fitted: Fitted, path: pathlib.Path) -> None:
+    """Writes the model with its encoding beside it, in one file."""
+    fitted.model.save(path, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
+
+
+def load(path: pathlib.Path) -> Fitted:
+    """A model that `save`, or the estimator's own, wrote."""
+    stored = storage.metadata(path)
+    model = PathGPRegressor.load(path)
+    versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
+    if "encoding" in stored:
+        encoding = Encoding.from_json(stored.pop("encoding"))
+    else:
+        names = getattr(model, "feature_names_in_", None)
+        if names is None:
+            raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
+        encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
+    return Fitted(model, encoding, {**stored, "versions": versions})
+
+
+def predict_known(
+    fitted: Fitted, path: pathlib.Path
+) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """True targets, means and standard deviations at the rows of a table."""
+    parts = [(y, *fitted.predict(X)) for X, y in fitted.encoding.blocks(path, with_target=True)]
+    y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return y, mean, sd
+
+
+def _in_deviations(model: PathGPRegressor) -> list[float]:
+    """The length scales in standard deviations of each input."""
+    return np.broadcast_to(np.asarray(model.kernel_.lengthscale), model.n_features_in_).tolist()

@@ -1,0 +1,80 @@
+"""`pathgp predict`: means and standard deviations for the rows of a table, in constant memory."""
+
+import argparse
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+
+from pathgp.cli.common import add_command, check_out, say
+
+CHUNK = 16_384
+
+
+def add_to(commands: Any) -> None:
+    """Adds `predict` to the command line."""
+    parser = add_command(
+        commands,
+        "predict",
+        "predict the rows of a table, however many, in constant memory",
+        run,
+        """
+pathgp predict model.safetensors new.csv --out predictions.csv
+pathgp predict model.safetensors new.parquet --out predictions.parquet --quantiles 0.05 0.95
+pathgp predict model.safetensors new.csv | head""",
+    )
+    add_input_and_output(parser)
+    parser.add_argument(
+        "--quantiles", nargs="+", type=float, default=[], metavar="Q", help="also these, each in (0, 1)"
+    )
+
+
+def add_input_and_output(parser: argparse.ArgumentParser) -> None:
+    """The model, the table, and where the result goes."""
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
+    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs, columns in any order")
+    parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
+    parser.add_argument("--chunk", type=int, default=CHUNK, metavar="ROWS", help="rows at once (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Writes a row `mean, sd` for each row of the table, in its order; sd is that of a new observation."""
+    from scipy.special import ndtri
+
+    for q in arguments.quantiles:
+        if not 0 < q < 1:
+            raise ValueError(f"--quantiles must lie between 0 and 1, but one is {q}.")
+
+    def columns(fitted: Any, X: np.ndarray) -> dict[str, np.ndarray]:
+        mean, sd = fitted.predict(X)
+        return {"mean": mean, "sd": sd, **{f"q{q:g}": mean + ndtri(q) * sd for q in arguments.quantiles}}
+
+    stream(arguments, columns)
+
+
+def stream(arguments: argparse.Namespace, columns: Any) -> None:
+    """Writes the columns that belong to each chunk of rows, as they come."""
+    from tqdm import tqdm
+
+    from pathgp.checks import at_least
+    from pathgp.cli.models import load
+    from pathgp.tables import is_parquet, table_writer
+
+    at_least(arguments.chunk, 1, "--chunk")
+    if arguments.out is not None:
+        check_out(arguments.out, arguments.force)
+        is_parquet(arguments.out)
+    fitted = load(arguments.model)
+    rows = 0
+    with (
+        table_writer(arguments.out, sys.stdout.buffer) as write,
+        tqdm(unit=" rows", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
+    ):
+        for X, _ in fitted.encoding.blocks(arguments.file, rows=arguments.chunk):
+            write(columns(fitted, X))
+            bar.update(len(X))
+            rows += len(X)
+    if arguments.out is not None:
+        say(f"wrote {rows:,} rows to {arguments.out}.")
