@@ -2,13 +2,12 @@
 
 import argparse
 import pathlib
-import sys
 import time
 from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import Stopped, add_command, check_out, say, show
+from pathgp.cli.common import add_command, check_out, say, show
 from pathgp.cli.evaluate import lines, scores
 
 

@@ -31,9 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
     lines = fitted.lines()
     scales = summary["lengthscales"]
     width = max((len(name) for name in scales), default=0)
-    listed = [f"{name:<{width}}  {scale:.4g}" for name, scale in sorted(scales.items(), key=lambda item: item[1])]
-    lines["length scales"] = (
-        f"in standard deviations of each input, the most relevant first{''.join(f'\n  {line}' for line in listed)}"
-    )
+    listed = [f"\n  {name:<{width}}  {scale:.4g}" for name, scale in sorted(scales.items(), key=lambda item: item[1])]
+    lines["length scales"] = "in standard deviations of each input, the most relevant first" + "".join(listed)
     lines["versions"] = f"pathgp {summary['pathgp_version']}, file format {summary['format_version']}"
     show(summary, lines, arguments.json)

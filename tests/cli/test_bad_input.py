@@ -1,0 +1,141 @@
+"""What is wrong with the input is one sentence, exit code 2, no traceback, and nothing written."""
+
+import json
+import pickle
+import struct
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from pathgp.cli import main
+
+GOOD = "a,b,y\n1,2,3\n2,1,4\n3,5,6\n4,4,9\n"
+FIT = ["fit", "{data}", "--target", "y", "--out", "{out}"]
+PREDICT = ["predict", "{model}", "{data}", "--out", "{table}"]
+HEADER = "age,colour,size,price\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "sentence"),
+    [
+        # Tables that nothing can be learned from
+        (GOOD, [*FIT, "--target", "price"], "--target names 'price', but the columns of"),
+        ("", FIT, "is empty: it must have a header and rows"),
+        ("a,b,y\n", FIT, "has no rows below its header"),
+        ("a,b,y\n1,2,3\n", FIT, "leaves 1 row to learn from: at least 2 are needed"),
+        ("a,y\n1,7\n2,7\n3,7\n", FIT, "the target 'y' is 7 in every row"),
+        ("a,y\n1,2\noak,3\n4,5\n", FIT, "'a' holds text: add --one-hot a"),
+        ("a,y\n1,2\ninf,3\n4,5\n", FIT, "column 'a' has 1 infinite values"),
+        ("a,a,y\n1,2,3\n4,5,6\n", FIT, "more than one column named 'a'"),
+        ("a,y\n1,2\n,3\n4,5\n", FIT, "values are missing in 'a' (1 of 3)"),
+        ("a,y\n1,2\n2,\n4,5\n", FIT, "the target 'y' is missing in 1 rows"),
+        ("a,y\n1,2\n3\n4,5\n", FIT, "cannot be read: Expected 2 columns, got 1: 3"),
+        ("a,y\n2020-01-01,2\n2020-01-02,3\n", FIT, "column 'a' holds date32[day]"),
+        # Options that do not fit the table, or make no sense
+        (GOOD, [*FIT, "--columns", "a", "y"], "--columns names 'y', but that is the target"),
+        (GOOD, [*FIT, "--columns", "size"], "--columns names 'size', but the columns of"),
+        (GOOD, [*FIT, "--drop", "a", "b"], "no column left for an input"),
+        (GOOD, [*FIT, "--one-hot", "colour"], "--one-hot names 'colour'"),
+        (GOOD, [*FIT, "--noise", "-1"], "noise must be"),
+        (GOOD, [*FIT, "--kernel", "matern"], "'matern'"),
+        (GOOD, [*FIT, "--solver", "magic"], "'magic'"),
+        (GOOD, [*FIT, "--num-samples", "0"], "num_samples must be at least 1"),
+        (GOOD, [*FIT, "--test-share", "1.5"], "--test-share must be at least 0 and below 1"),
+        # Files
+        (GOOD, ["fit", "{folder}/nowhere.csv", *FIT[2:]], "nowhere.csv is missing"),
+        (GOOD, ["fit", "{folder}", *FIT[2:]], "is a folder: name a file"),
+        (GOOD, [*FIT[:-1], "{folder}"], "is a folder: name a file in it"),
+        (GOOD, [*FIT[:-1], "{folder}/none/model.safetensors"], "none is missing: make it first"),
+        (GOOD, [*FIT[:-1], "{data}"], "exists already: choose another name, or add --force"),
+        # Rows that a model cannot predict
+        (HEADER + "1,red,2,3\n", [*PREDICT[:-1], "{data}"], "exists already"),
+        (HEADER + "1,red,2,3\n", [*PREDICT[:-1], "{folder}/predictions.xlsx"], "must end in .csv, .csv.gz or .parquet"),
+        ("size,age\n1,2\n", PREDICT, "lacks 'colour', which the model needs"),
+        (HEADER + "1,green,2,3\n", PREDICT, "column 'colour' holds 'green', which the model was not fitted with"),
+        (HEADER + "1,red,,3\n", PREDICT, "1 values are missing in column 'size'"),
+        (HEADER + "1,red,oak,3\n", PREDICT, "column 'size' holds 'oak', where a number is expected"),
+        (HEADER, PREDICT, "has no rows below its header"),
+        (HEADER + "1,red,2,3\n", [*PREDICT, "--quantiles", "95"], "--quantiles must lie between 0 and 1"),
+        (HEADER + "1,red,2,3\n", [*PREDICT, "--chunk", "0"], "--chunk must be at least 1"),
+        (HEADER + "1,red,2,3\n", ["sample", *PREDICT[1:], "--num-samples", "65"], "--num-samples must be 1 to 64"),
+        ("age,colour,size\n1,red,2\n", ["evaluate", "{model}", "{data}"], "lacks 'price'"),
+        # Files that are no models
+        (GOOD, ["predict", "{data}", "{data}"], "is not a whole safetensors file"),
+        (GOOD, ["info", "{folder}/nowhere.safetensors"], "nowhere.safetensors is not a file"),
+        (GOOD, ["info", "{pickle}"], "is not a whole safetensors file"),
+        (GOOD, ["info", "{future}"], "reads formats up to 1: update pathgp"),
+        (GOOD, ["info", "{foreign}"], "not one that pathgp wrote"),
+        (GOOD, ["info", "{truncated}"], "is not a whole safetensors file"),
+        # Pictures
+        (GOOD, ["plot", "{model}", "--out", "{folder}/picture.doc"], "must end in .png, .pdf or .svg"),
+        (GOOD, ["plot", "{model}", "--kind", "map", "--out", "{picture}"], "a model with 2 inputs, but this one has 4"),
+        (GOOD, ["plot", "{model}", "--kind", "calibration", "--out", "{picture}"], "needs a table with known targets"),
+    ],
+)  # fmt: skip
+def test_bad_input(tmp_path, fitted, capfd, text, command, sentence):
+    files = {name: tmp_path / name for name in ("pickle", "future", "foreign", "truncated")}
+    data = tmp_path / "data.csv"
+    data.write_text(text)
+    content = fitted.model.read_bytes()
+    files["pickle"].write_bytes(pickle.dumps({"weights": [1, 2, 3]}))
+    files["truncated"].write_bytes(content[: len(content) // 2])
+    files["future"].write_bytes(with_header(content, format_version="99"))
+    files["foreign"].write_bytes(with_header(content, format="another"))
+    names = {"data": data, "folder": tmp_path, "model": fitted.model, **files}
+    names |= {"out": tmp_path / "out.safetensors", "table": tmp_path / "out.csv", "picture": tmp_path / "out.png"}
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main([word.format(**names) for word in command]) == 2
+    printed = capfd.readouterr()
+    complaint = [
+        line for line in printed.err.splitlines() if not line.startswith(("pathgp: reading", "pathgp: learning"))
+    ]
+    assert len(complaint) == 1
+    assert complaint[0].startswith("pathgp: ")
+    assert sentence in complaint[0]
+    assert complaint[0].endswith(".")
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def with_header(content: bytes, **changes: str) -> bytes:
+    """A safetensors file with other metadata."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] |= changes
+    new = json.dumps(header).encode()
+    return struct.pack("<Q", len(new)) + new + content[8 + length :]
+
+
+def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, capsys):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "pathgp.encoding", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.delitem(sys.modules, "pathgp.tables", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.encoding", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.cli.models", raising=False)
+    assert main(["fit", "train.csv", "--target", "y", "--out", str(tmp_path / "m")]) == 2
+    assert capsys.readouterr().err == "pathgp: pyarrow is not installed: pip install 'pathgp[files]'.\n"
+
+
+@pytest.mark.parametrize("command", ["demo", "fit", "predict", "sample", "evaluate", "info", "plot"])
+def test_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"examples:\n  pathgp {command}" in capsys.readouterr().out
+
+
+def test_help_names_every_command_and_an_unknown_one_is_refused(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    for command in ("demo", "fit", "predict", "sample", "evaluate", "info", "plot", "bench"):
+        assert f"\n    {command} " in printed
+    with pytest.raises(SystemExit) as stop:
+        main(["forecast"])
+    assert stop.value.code == 2
+    assert "invalid choice: 'forecast'" in capsys.readouterr().err
