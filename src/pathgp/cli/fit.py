@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out, say, show
+from pathgp.cli.common import Stopped, add_command, check_out, say, show
 from pathgp.cli.evaluate import lines, scores
 
 
@@ -38,19 +38,23 @@ pathgp fit train.csv --target price --columns size age --test-share 0.1 --out mo
     inputs.add_argument("--test-share", type=float, default=0.0, metavar="SHARE", help="hold out rows to judge on")
     model = parser.add_argument_group("model")
     model.add_argument(
-        "--kernel", default="matern32", help="matern12, matern32, matern52, rbf … (default: %(default)s)"
+        "--kernel",
+        default="matern32",
+        help="matern12, matern32, matern52, rbf or rational_quadratic (default: %(default)s)",
     )
     model.add_argument(
         "--noise", type=float, metavar="VARIANCE", help="where the noise starts, in units of the target²"
     )
-    model.add_argument("--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd … (default: %(default)s)")
+    model.add_argument(
+        "--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd or subset (default: %(default)s)"
+    )
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
-    model.add_argument("--max-seconds", type=float, metavar="S", help="stop the solver after so long")
+    model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Reads, learns, saves, and prints what came of it."""
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
@@ -77,7 +81,11 @@ def run(arguments: argparse.Namespace) -> int:
     result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)
-    return 0
+    if fitted.interrupted:
+        raise Stopped(
+            f"learning was ended after {len(fitted.loss)} steps, and the best hyperparameters so far were kept: "
+            f"{a.out} is a whole model with them."
+        )
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

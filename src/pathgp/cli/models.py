@@ -57,15 +57,23 @@ class Fitted:
         return np.asarray(mean, float), np.asarray(sd, float)
 
     def samples(self, X: Float[np.ndarray, "n d"], num: int) -> Float[np.ndarray, "n s"]:
-        """The first so many of the functions that the model holds, without noise: the same ones for every chunk."""
+        """Functions that the model holds, without noise: the same ones for every chunk of rows."""
         if not 1 <= num <= self.num_samples:
-            raise ValueError(f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}.")
-        return np.asarray(self.model.sample_y(X, num, random_state=None), float)
+            raise ValueError(
+                f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}: fit with a "
+                "larger --num-samples for more."
+            )
+        return np.asarray(self.model.sample_y(X, num, random_state=0), float)
 
     @property
     def loss(self) -> list[float]:
         """The course of learning: the negative log likelihood per row after each step."""
-        return list(self.model.trace_.loss)
+        return [loss for trace in self.model.trace_ for loss in trace.loss]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether learning was ended by Ctrl-C."""
+        return any(trace.interrupted for trace in self.model.trace_)
 
     @property
     def ranges(self) -> list[tuple[float, float]]:
@@ -78,14 +86,15 @@ class Fitted:
         """What the model is, for machines."""
         model, info = self.model, self.model.info_
         residuals = np.asarray(info.relative_residual)
-        kernel = model.kernel_
-        scales = _in_deviations(model) if isinstance(kernel, Stationary) else []
+        kernel, unit2 = model.kernel_, float(model.target_scaling_.scale[0]) ** 2
+        stationary = isinstance(kernel, Stationary)
+        scales = np.broadcast_to(kernel.lengthscale, model.n_features_in_).tolist() if stationary else []
         return {
             "target": self.encoding.target,
             "rows": self.facts.get("rows"),
             "inputs": list(self.encoding.inputs),
             "kernel": type(kernel).__name__,
-            "variance": float(kernel.variance) if isinstance(kernel, Stationary) else None,
+            "variance": float(kernel.variance) * unit2 if stationary else None,
             "lengthscales": dict(zip(self.encoding.inputs, scales, strict=False)),
             "noise_variance": float(np.mean(model.noise_)),
             "num_samples": self.num_samples,
@@ -143,8 +152,3 @@ def predict_known(
     parts = [(y, *fitted.predict(X)) for X, y in fitted.encoding.blocks(path, with_target=True)]
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
     return y, mean, sd
-
-
-def _in_deviations(model: PathGPRegressor) -> list[float]:
-    """The length scales in standard deviations of each input."""
-    return np.broadcast_to(np.asarray(model.kernel_.lengthscale), model.n_features_in_).tolist()
