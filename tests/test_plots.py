@@ -24,7 +24,8 @@ def test_intervals_of_a_true_model_are_calibrated_and_wide_ones_are_not():
 
 def test_the_most_relevant_inputs_come_first_and_at_most_twenty_are_drawn():
     axes = plots.new_figure().subplots()
-    plots.relevance_panel(axes, np.array([0.5, 3.0, 1.0]), ["a", "b", "c"], "price")
+    plots.relevance_panel(axes, np.array([0.5, 3.0, 1.0]), ["a", "b", "c"], "price in $ or $100")
+    assert axes.get_title() == r"what price in \$ or \$100 depends on"
     assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "c", "a"]
     assert [bar.get_width() for bar in axes.patches] == [3.0, 1.0, 0.5]
     axes = plots.new_figure().subplots()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 from jaxtyping import Float
 
-from pathgp.tables import NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches
+from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches
 
 MOST_CATEGORIES = 100
 
@@ -43,7 +43,7 @@ class Column:
             x = _floats(values)
             self._refuse_missing(path, int(np.isnan(x).sum()))
             _refuse_infinite(path, self.name, int(np.isinf(x).sum()))
-            return np.where(np.isnan(x), self.fill, x).astype(float)[:, None]
+            return (x if self.fill is None else np.where(np.isnan(x), self.fill, x))[:, None]
         self._refuse_missing(path, values.null_count)
         filled = values.fill_null(self.fill) if values.null_count else values
         index = pyarrow.compute.index_in(filled, value_set=pa.array(self.categories, pa.string()))
@@ -154,9 +154,8 @@ def learn_encoding(
             f"or --drop {' '.join(refused)}."
         )
     for name in (*chosen, target):
-        if present[name] not in (NUMBER, "boolean", TEXT) or (name == target and present[name] == TEXT):
-            what = "text" if present[name] == TEXT else present[name]
-            raise ValueError(f"{path}: column {name!r} holds {what}: turn it into numbers first, or leave it out.")
+        if present[name] not in ((NUMBER,) if name == target else (NUMBER, BOOLEAN, TEXT)):
+            raise ValueError(f"{path}: column {name!r} holds {present[name]}: turn it into numbers first.")
     kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
     return Encoding(target, tuple(_scan(path, kinds, target, impute)))
 

@@ -132,6 +132,7 @@ def line_panel(
     names: tuple[str, str],
 ) -> None:
     """Predictions along one input: the mean, two standard deviations of a new observation, samples and the data."""
+    x_name, y_name = map(_label, names)
     axes.fill_between(
         x, mean - 2 * deviation, mean + 2 * deviation, color=BLUE, alpha=0.2, linewidth=0, label="± 2 sd of a new row"
     )
@@ -141,7 +142,7 @@ def line_panel(
     if data is not None:
         shown, label = some_rows(len(data[0]), 3000)
         axes.plot(data[0][shown], data[1][shown], "k.", markersize=3, alpha=0.4, zorder=0.5, label=label)
-    axes.set(xlim=(x[0], x[-1]), xlabel=names[0], ylabel=names[1], title=f"{names[1]} as a function of {names[0]}")
+    axes.set(xlim=(x[0], x[-1]), xlabel=x_name, ylabel=y_name, title=f"{y_name} as a function of {x_name}")
     axes.legend(fontsize=8)
 
 
@@ -155,16 +156,17 @@ def map_panels(
 ) -> None:
     """Predictions over two inputs: a map of the mean and one of the standard deviation, with where the data are."""
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    parts = ((mean, "viridis", f"mean of {names[2]}"), (deviation, "cividis", f"sd of a new row of {names[2]}"))
+    first, second, target = map(_label, names)
+    parts = ((mean, "viridis", f"mean of {target}"), (deviation, "cividis", f"sd of a new row of {target}"))
     for axes, (values, colours, title) in zip(panels, parts, strict=True):
         image = axes.pcolormesh(*grid, values, cmap=colours, shading="auto", rasterized=True)
         axes.contour(*grid, values, levels=6, colors="white", linewidths=0.5, alpha=0.7)
-        figure.colorbar(image, ax=axes, label=names[2], shrink=0.9)
+        figure.colorbar(image, ax=axes, label=target, shrink=0.9)
         if data is not None:
             shown, label = some_rows(len(data), 1000)
             axes.plot(*data[shown].T, ".", color=ORANGE, markersize=2, alpha=0.6, label=label)
             axes.legend(fontsize=8, loc="upper right", markerscale=3)
-        axes.set(xlabel=names[0], ylabel=names[1], title=title)
+        axes.set(xlabel=first, ylabel=second, title=title)
         axes.set(xlim=(grid[0][0], grid[0][-1]), ylim=(grid[1][0], grid[1][-1]))
 
 
@@ -195,6 +197,7 @@ def predicted_panel(
 ) -> None:
     """Predictions against true values, with two standard deviations of a new observation."""
     shown, label = some_rows(len(y), 1000)
+    target = _label(target)
     axes.errorbar(
         y[shown], mean[shown], 2 * deviation[shown], fmt=".", color=BLUE, ecolor=SKY, elinewidth=0.6, markersize=3,
         alpha=0.5, label=f"mean ± 2 sd, {label}",
@@ -214,10 +217,12 @@ def relevance_panel(axes: "Axes", relevance: Float[np.ndarray, "d"], names: Sequ
     """Bars of 1/ℓ with ℓ in standard deviations of each input, the most relevant first: at most twenty."""
     order = np.argsort(-relevance)[:20]
     axes.barh(range(len(order)), relevance[order], color=BLUE)
-    axes.set_yticks(range(len(order)), [_in_short(names[i]) for i in order])
+    axes.set_yticks(range(len(order)), [_label(names[i]) for i in order])
     axes.invert_yaxis()
     which = "" if len(order) == len(relevance) else f" (the first {len(order)} of {len(relevance)})"
-    axes.set(xlabel="1 / length scale, in standard deviations of the input", title=f"what {target} depends on{which}")
+    axes.set(
+        xlabel="1 / length scale, in standard deviations of the input", title=f"what {_label(target)} depends on{which}"
+    )
     axes.grid(axis="x", alpha=0.3)
 
 
@@ -262,5 +267,6 @@ def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False)), f"{most:,} of {rows:,} rows"
 
 
-def _in_short(name: str) -> str:
-    return name if len(name) <= 30 else f"{name[:17]}…{name[-12:]}"
+def _label(name: str) -> str:
+    """A name for an axis: its middle left out if it is long, and dollars as they are, not as mathematics."""
+    return (name if len(name) <= 30 else f"{name[:17]}…{name[-12:]}").replace("$", r"\$")

@@ -30,6 +30,7 @@ HEADER = "age,colour,size,price\n"
         ("a,a,y\n1,2,3\n4,5,6\n", FIT, "more than one column named 'a'"),
         ("a,y\n1,2\n,3\n4,5\n", FIT, "values are missing in 'a' (1 of 3)"),
         ("a,y\n1,2\n2,\n4,5\n", FIT, "the target 'y' is missing in 1 rows"),
+        ("a,y\n1,true\n2,false\n4,true\n", FIT, "column 'y' holds boolean: turn it into numbers first"),
         ("a,y\n1,2\n3\n4,5\n", FIT, "cannot be read: Expected 2 columns, got 1: 3"),
         ("a,y\n2020-01-01,2\n2020-01-02,3\n", FIT, "column 'a' holds date32[day]"),
         # Options that do not fit the table, or make no sense
@@ -40,7 +41,8 @@ HEADER = "age,colour,size,price\n"
         (GOOD, [*FIT, "--noise", "-1"], "noise must be"),
         (GOOD, [*FIT, "--kernel", "matern"], "'matern'"),
         (GOOD, [*FIT, "--solver", "magic"], "'magic'"),
-        (GOOD, [*FIT, "--num-samples", "0"], "num_samples must be at least 1"),
+        (GOOD, [*FIT, "--num-samples", "0"], "--num-samples must be at least 1"),
+        (GOOD, [*FIT, "--max-seconds", "-5"], "--max-seconds must be at least 0"),
         (GOOD, [*FIT, "--test-share", "1.5"], "--test-share must be at least 0 and below 1"),
         # Files
         (GOOD, ["fit", "{folder}/nowhere.csv", *FIT[2:]], "nowhere.csv is missing"),
@@ -111,7 +113,6 @@ def with_header(content: bytes, **changes: str) -> bytes:
 def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, capsys):
     import sys
 
-    monkeypatch.setitem(sys.modules, "pathgp.encoding", None)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "pathgp.tables", raising=False)
     monkeypatch.delitem(sys.modules, "pathgp.encoding", raising=False)

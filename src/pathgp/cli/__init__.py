@@ -1,6 +1,7 @@
 """The command `pathgp`."""
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _warnings_as_sentences():
             return parsed.run(parsed) or 0
     except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
-        sys.stderr.close()  # so that Python does not complain of it when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
         return 0
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).split(".")[0])

@@ -59,11 +59,14 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
+    from pathgp.checks import at_least
     from pathgp.cli.models import Fitted, save
     from pathgp.encoding import learn_encoding
 
     start = time.perf_counter()
     a = arguments
+    at_least(a.num_samples, 1, "--num-samples")
+    at_least(a.max_seconds or 0, 0, "--max-seconds")
     say(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
@@ -71,13 +74,15 @@ def run(arguments: argparse.Namespace) -> None:
     check_target(a.file, a.target, y[train])
     say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
     fitted = Fitted.fit(X[train], y[train], encoding, a)
-    result = fitted.summary()
-    report = {}
+    save(fitted, a.out)
+    result, report = fitted.summary(), {}
     if len(test):
         say(f"judging on {len(test):,} held-out rows.")
-        result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+        try:
+            result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+        except KeyboardInterrupt:
+            raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
         report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
-    save(fitted, a.out)
     result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)

@@ -1,0 +1,99 @@
+"""Ctrl-C: no broken file, a sentence of what was kept, exit code 130."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("pyarrow")
+from tables_of_houses import houses, write
+
+from pathgp.cli import main
+
+
+def test_a_fit_that_is_stopped_in_the_solve_writes_nothing(fitted, tmp_path, monkeypatch, capsys):
+    from pathgp.cli import models
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.Fitted, "fit", stop)
+    out = tmp_path / "model.safetensors"
+    assert main(["fit", str(fitted.train), "--target", "price", "--one-hot", "--out", str(out)]) == 130
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence == "pathgp: stopped: nothing was written, and files that were there are unchanged."
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fit_whose_learning_is_stopped_keeps_the_best_so_far(fitted, tmp_path, monkeypatch, capsys):
+    from pathgp.cli import models
+
+    earlier = models.load(fitted.model)
+    earlier.model.trace_ = [trace._replace(interrupted=True) for trace in earlier.model.trace_]
+    monkeypatch.setattr(models.Fitted, "fit", lambda *_: earlier)
+    out = tmp_path / "model.safetensors"
+    assert main(["fit", str(fitted.train), "--target", "price", "--one-hot", "--out", str(out)]) == 130
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert sentence.startswith("pathgp: stopped: learning was ended after ")
+    assert sentence.endswith(f"{out} is a whole model with them.")
+    assert main(["info", str(out)]) == 0
+
+
+def test_predictions_that_are_stopped_leave_the_file_that_was_there(fitted, tmp_path, monkeypatch, capsys):
+    from pathgp.cli import models
+
+    predict, calls = models.Fitted.predict, []
+
+    def stop_at_the_third(self, X):
+        calls.append(len(X))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return predict(self, X)
+
+    monkeypatch.setattr(models.Fitted, "predict", stop_at_the_third)
+    out = tmp_path / "predictions.csv"
+    out.write_text("precious")
+    command = ["predict", str(fitted.model), str(fitted.test), "--chunk", "8", "--out", str(out), "--force"]
+    assert main(command) == 130
+    assert calls == [8, 8, 8]
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.csv"]
+    assert out.read_text() == "precious"
+    assert "stopped" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
+    train, out = write(tmp_path / "train.csv", houses(3000, 0)), tmp_path / "model.safetensors"
+    command = [
+        sys.executable,
+        "-m",
+        "pathgp.cli",
+        "fit",
+        str(train),
+        "--target",
+        "price",
+        "--one-hot",
+        "--out",
+        str(out),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "learning" in line:
+                break
+        time.sleep(5)
+        os.kill(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+        code = process.wait(timeout=600)
+    assert code == 130
+    assert "pathgp: stopped: " in said
+    assert "Traceback" not in said
+    assert {path.name for path in tmp_path.iterdir()} <= {"train.csv", "model.safetensors"}
+    if out.exists():
+        assert main(["info", str(out)]) == 0
+        assert "is a whole model" in said
+    else:
+        assert "nothing was written" in said
