@@ -91,8 +91,8 @@ def test_samples_are_the_same_functions_in_every_chunk(fitted, predictions, tmp_
     run(capsys, "sample", fitted.model, fitted.test, "--num-samples", 3, "--chunk", 16, "--out", tmp_path / "few.csv")
     every, few = columns(tmp_path / "all.csv"), columns(tmp_path / "few.csv")
     assert list(few) == ["sample_1", "sample_2", "sample_3"]
-    # The trend gives the kernel a variance of 10⁴ times the noise, so float32 leaves errors of about 0.1; other functions
-    # would be 4 apart, for each has a standard deviation of 3 around the mean.
+    # The trend gives the kernel a variance of 10⁴ times the noise, so float32 leaves errors of about 0.1; two other
+    # functions would be 4 apart, for each has a standard deviation of 3 around the mean.
     for name, values in few.items():
         assert np.mean(np.abs(values - every[name])) < 0.5
     drawn = np.column_stack(list(every.values()))

@@ -23,7 +23,7 @@ def test_a_first_run_without_data(tmp_path, capsys):
     assert main(["evaluate", str(folder / "model.safetensors"), str(folder / "new.csv"), "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     assert 14 < scores["rmse"] < 18  # the noise is 15
-    assert scores["coverage"]["90"] == pytest.approx(0.9, abs=0.05)  # 500 rows: a standard error of 0.013
+    assert scores["coverage"]["90"] == pytest.approx(0.9, abs=0.05)  # 400 rows: a standard error of 0.015
     before = (folder / "train.csv").stat().st_mtime_ns
     assert main(["demo", "--out", str(folder)]) == 2
     assert "exists already" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import numpy as np
 
 from pathgp.cli.common import add_command, check_out
 
-ROWS, NEW_ROWS = 1500, 500
+ROWS, NEW_ROWS = 800, 400
 
 
 def add_to(commands: Any) -> None:
