@@ -46,7 +46,7 @@ class Column:
             return (x if self.fill is None else np.where(np.isnan(x), self.fill, x))[:, None]
         self._refuse_missing(path, values.null_count)
         filled = values.fill_null(self.fill) if values.null_count else values
-        index = pyarrow.compute.index_in(filled, value_set=pa.array(self.categories, pa.string()))
+        index = pyarrow.compute.index_in(filled, value_set=pa.array(self.categories, pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
         if index.null_count:
             unknown = filled.filter(index.is_null()).unique().to_pylist()
             raise ValueError(

@@ -88,14 +88,14 @@ class Fitted:
         residuals = np.asarray(info.relative_residual)
         kernel, unit2 = model.kernel_, float(model.target_scaling_.scale[0]) ** 2
         stationary = isinstance(kernel, Stationary)
-        scales = np.broadcast_to(kernel.lengthscale, model.n_features_in_).tolist() if stationary else []
+        scales = np.broadcast_to(kernel.lengthscale, len(self.encoding.inputs)).tolist() if stationary else []
         return {
             "target": self.encoding.target,
             "rows": self.facts.get("rows"),
             "inputs": list(self.encoding.inputs),
             "kernel": type(kernel).__name__,
             "variance": float(kernel.variance) * unit2 if stationary else None,
-            "lengthscales": dict(zip(self.encoding.inputs, scales, strict=False)),
+            "lengthscales": dict(zip(self.encoding.inputs, scales, strict=stationary)),
             "noise_variance": float(np.mean(model.noise_)),
             "num_samples": self.num_samples,
             "solver": info.solver,

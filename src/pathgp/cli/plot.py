@@ -86,8 +86,9 @@ def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     first, second = (np.linspace(low, high, GRID) for low, high in fitted.ranges)
     points = np.column_stack([axis.ravel() for axis in np.meshgrid(first, second)])
     mean, sd = (values.reshape(GRID, GRID) for values in fitted.predict(points))
+    one, other = fitted.encoding.inputs
     figure = plots.new_figure(11, 4.5)
-    plots.map_panels(figure, (first, second), mean, sd, data, (*fitted.encoding.inputs, fitted.target))
+    plots.map_panels(figure, (first, second), mean, sd, data, (one, other, fitted.target))
     return figure
 
 
