@@ -9,10 +9,11 @@ RNG = np.random.default_rng(0)
 
 
 def test_intervals_of_a_true_model_are_calibrated_and_wide_ones_are_not():
-    y = RNG.normal(size=4000)
+    deviation = np.repeat([0.1, 3.0], 2000)
+    y = deviation * RNG.normal(size=4000)
     for factor, worst in ((1.0, 0.03), (3.0, None)):  # chance alone gives up to 2.5 standard errors of 0.008
         axes = plots.new_figure().subplots()
-        plots.calibration_panel(axes, y, np.zeros(4000), np.full(4000, factor))
+        plots.calibration_panel(axes, y, np.zeros(4000), factor * deviation)
         nominal, observed = next(line for line in axes.lines if line.get_label() == "observed").get_data()
         if worst is not None:
             np.testing.assert_allclose(observed, nominal, atol=worst)
