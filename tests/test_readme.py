@@ -12,17 +12,25 @@ ROOT = pathlib.Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE)
+PATHGP = re.findall(r"^pathgp ([^#\n]+)", README, flags=re.MULTILINE)
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.split("\n")[2][:20])
-def test_example(example):
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example.replace("(5000", "(500")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
+def test_example(example, tmp_path):
+    command = [sys.executable, "-W", "error", "-c", example]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
+
+
+def test_commands_run_one_after_the_other(tmp_path):
+    assert len(PATHGP) == 4
+    for command in PATHGP:
+        words = [sys.executable, "-m", "pathgp.cli", *command.split()]
+        run = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+        assert run.returncode == 0, (command, run.stderr)
+    for made in ("first-run/predictions.csv", "model.safetensors", "predictions.csv", "relevance.png"):
+        assert (tmp_path / made).stat().st_size > 100, made
 
 
 def test_each_command_is_a_target_of_the_makefile():

@@ -217,7 +217,7 @@ def relevance_panel(axes: "Axes", relevance: Float[np.ndarray, "d"], names: Sequ
     """Bars of 1/ℓ with ℓ in standard deviations of each input, the most relevant first: at most twenty."""
     order = np.argsort(-relevance)[:20]
     axes.barh(range(len(order)), relevance[order], color=BLUE)
-    axes.set_yticks(range(len(order)), [_label(names[i]) for i in order.tolist()])
+    axes.set_yticks(range(len(order)), [_label(names[i]) for i in map(int, order)])
     axes.invert_yaxis()
     which = "" if len(order) == len(relevance) else f" (the first {len(order)} of {len(relevance)})"
     axes.set(

@@ -38,9 +38,11 @@ CLASSES: tuple[type, ...] = (
     *(kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic),
     *(kernels.Tanimoto, kernels.Sum, kernels.Product),
     *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
-    *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SubsetOfData, solvers.Info, solvers.Solution),
+    *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
+    *(solvers.Info, solvers.Solution, solvers.Variational),
     *(system.System, system.Targets, Local, Projection, gp.GP, gp.Posterior, Predictor),
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
+    *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
 )
 """What a file can name."""
 
