@@ -20,6 +20,7 @@ COMMANDS = {
     "info": "what a model is and how it was fitted",
     "plot": "draw a model, or how good it is",
     "data": "which data sets there are",
+    "experiment": "the tables and figures of the paper, run here",
     "bench": "measure speed, memory and accuracy beside peers",
 }
 """Each is a module of this package with `add_to(commands)`, imported when it is called: help does not wait for JAX."""

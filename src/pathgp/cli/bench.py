@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import os
 import pathlib
-import platform
 import re
 import subprocess
 import sys
@@ -14,6 +12,7 @@ from typing import Any
 from pathgp import datasets
 from pathgp.checks import at_least
 from pathgp.experiments import contest, learning, product, throughput
+from pathgp.experiments.machine import machine
 from pathgp.experiments.peers import PEERS
 from pathgp.files import write_atomically
 
@@ -159,12 +158,5 @@ def _store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
     """Writes the figures with the machine and the date beside them, in one move."""
     if path is None:
         return
-    machine = {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()}
-    stored = {"date": date.today().isoformat(), "machine": machine, **figures}
+    stored = {"date": date.today().isoformat(), "machine": machine(), **figures}
     write_atomically(path, json.dumps(stored, indent=2).encode())
-
-
-def _processor() -> str:
-    info = pathlib.Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())

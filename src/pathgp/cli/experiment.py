@@ -1,0 +1,60 @@
+"""`pathgp experiment`: the paper's tables and figures, computed here."""
+
+import argparse
+import json
+import pathlib
+import sys
+from typing import Any
+
+
+def add_to(commands: Any) -> None:
+    """Adds `experiment list`, `run` and `report` to the command line."""
+    actions = commands.add_parser("experiment", help="the paper's tables and figures").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    names = actions.add_parser("list", help="the experiments, and what they reproduce")
+    names.add_argument("--json", action="store_true", help="print JSON")
+    names.set_defaults(run=experiment_list)
+    run = actions.add_parser("run", help="compute one; a run that was stopped goes on where it was")
+    run.add_argument("name", metavar="NAME", help="as `pathgp experiment list` shows it, or `all`")
+    run.add_argument("--scale", default="smoke", help="smoke (seconds), machine (two cores, 30 minutes) or paper")
+    run.add_argument("--out", type=pathlib.Path, required=True, help="the folder for results, figure and section")
+    run.add_argument("--only", default="", help="the cells whose name contains this, for instance elevators-0")
+    run.add_argument("--minutes", type=float, help="begin no cell after so many minutes (at machine scale 30)")
+    run.set_defaults(run=experiment_run)
+    report = actions.add_parser("report", help="one HTML file of all that was run")
+    report.add_argument("--out", type=pathlib.Path, required=True, help="the folder that was run into")
+    report.set_defaults(run=experiment_report)
+
+
+def experiment_list(arguments: argparse.Namespace) -> None:
+    """Prints the experiments."""
+    from pathgp.experiments.paper import experiments
+
+    rows = [{"name": e.name, "title": e.title, "reproduces": e.reproduces} for e in experiments()]
+    lines = [f"{row['name']:<24} {row['reproduces']:<44} {row['title']}" for row in rows]
+    print(json.dumps(rows, indent=2) if arguments.json else "\n".join(lines))
+
+
+def experiment_run(arguments: argparse.Namespace) -> None:
+    """Computes what is missing, then draws the figure and writes the section."""
+    from pathgp.experiments import base, paper, report
+
+    if arguments.scale not in base.SCALES:
+        raise ValueError(f"--scale is {arguments.scale!r}, but the scales are {', '.join(base.SCALES)}.")
+    if arguments.out.exists() and not arguments.out.is_dir():
+        raise FileExistsError(f"--out {arguments.out} is a file: name a folder, which is made if it is not there.")
+    chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
+    say = lambda line: print(line, file=sys.stderr, flush=True)
+    for experiment in chosen:
+        base.run(experiment, arguments.scale, arguments.out, only=arguments.only, minutes=arguments.minutes, say=say)
+        section = report.publish(experiment, arguments.scale, arguments.out)
+        print(f"{experiment.name}: {section.verdict}; {arguments.out / experiment.name / arguments.scale}")
+
+
+def experiment_report(arguments: argparse.Namespace) -> None:
+    """Writes the report and prints where it is."""
+    from pathgp.experiments import report
+    from pathgp.experiments.paper import experiments
+
+    print(report.write(experiments(), arguments.out))

@@ -1,0 +1,96 @@
+"""The verdict on a number or a claim of the paper: computed from what was measured, by one stated rule."""
+
+import math
+from typing import NamedTuple
+
+AGREES, BETTER, WORSE, DIFFERS, NOT_RUN = "agrees", "better", "worse", "differs", "not run"
+
+PAPER_SPLITS = 5
+ROUNDING = 0.005
+LEAST_ERROR = 0.0025
+
+RULE = (
+    "A number, of which less is better, agrees with the paper's where they differ by at most 0.005 (its rounding) and "
+    "two standard errors of the difference, √(1 + 5/n) times the paper's for n splits here and five there, where the "
+    "paper's ± 0.00 is taken as 0.0025; else it is better or worse. A claim about behaviour is one measured number "
+    "with a limit: it agrees where the number is within the limit, and differs where it is not. What was not measured "
+    "is not run, with the reason."
+)
+
+
+class Number(NamedTuple):
+    """A number of the paper, of which less is better, beside ours: the mean over so many splits, None if not run."""
+
+    what: str
+    paper: float
+    paper_error: float
+    ours: float | None
+    splits: int = 1
+    why: str = ""
+
+    @property
+    def tolerance(self) -> float:
+        """Rounding, and two standard errors of the difference: one split spreads √5 times as far as the mean of five.
+
+        >>> round(Number("RMSE", 0.35, 0.01, 0.36, splits=5).tolerance, 4)
+        0.0333
+        """
+        error = max(self.paper_error, LEAST_ERROR)
+        return ROUNDING + 2 * error * math.sqrt(1 + PAPER_SPLITS / max(self.splits, 1))
+
+    @property
+    def verdict(self) -> str:
+        """One of the words. What is not a number has failed, and is worse."""
+        if self.ours is None:
+            return NOT_RUN
+        if abs(self.ours - self.paper) <= self.tolerance:
+            return AGREES
+        return BETTER if self.ours < self.paper else WORSE
+
+    @property
+    def cells(self) -> list[str]:
+        """What the paper says, what was found here, and within what they agree."""
+        ours = self.why if self.ours is None else f"{self.ours:.3f}"
+        return [f"{self.paper:.2f} ± {self.paper_error:.2f}", ours, f"± {self.tolerance:.3f}"]
+
+
+class Behaviour(NamedTuple):
+    """A claim of the paper in words, as a measured number which must not be above a limit."""
+
+    what: str
+    measure: str
+    measured: float | None
+    at_most: float
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """One of the words."""
+        if self.measured is None:
+            return NOT_RUN
+        return AGREES if self.measured <= self.at_most else DIFFERS
+
+    @property
+    def cells(self) -> list[str]:
+        """The measure, what was found, and the limit."""
+        found = self.why if self.measured is None else f"{self.measured:.3g}"
+        return [self.measure, found, f"at most {self.at_most:.3g}"]
+
+
+Claim = Number | Behaviour
+
+
+def summary(claims: list[Claim]) -> str:
+    """How often each word was said, in a few words.
+
+    >>> summary([Behaviour("a", "b", 1.0, 2.0), Behaviour("a", "b", 3.0, 2.0), Behaviour("a", "b", 0.0, 2.0)])
+    'agrees 2, differs 1'
+    """
+    words = [claim.verdict for claim in claims]
+    counts = [(word, words.count(word)) for word in (AGREES, BETTER, WORSE, DIFFERS, NOT_RUN)]
+    return ", ".join(f"{word} {count}" for word, count in counts if count) or NOT_RUN
+
+
+def ratio(a: float | None, b: float | None) -> float | None:
+    """a / b, where both were measured and b is not zero."""
+    return None if a is None or b is None or b == 0 else a / b
