@@ -47,6 +47,8 @@ class Record(NamedTuple):
     result: Result | None
     not_run: str = ""
     seconds: float = 0.0
+    where: str = ""
+    """The machine and the date."""
 
 
 class Table(NamedTuple):
@@ -124,7 +126,7 @@ def run(
             say("The time is used up: the same command goes on from here.")
             break
         record = _compute(experiment, cell)
-        write_atomically(folder / f"{cell.name}.json", json.dumps(_as_json(record), indent=1).encode())
+        write_atomically(folder / f"{cell.name}.json", json.dumps(record._asdict(), indent=1).encode())
         say(f"{cell.name}: {record.not_run or f'{record.seconds:.1f} s'}")
     return load(experiment, scale, out)
 
@@ -146,11 +148,9 @@ def _compute(experiment: Experiment, cell: Cell) -> Record:
         result, reason = experiment.compute(cell.settings), ""
     except (NotRun, FileNotFoundError) as error:  # a data set that is not here is a reason, not a failure
         result, reason = None, str(error)
-    return Record(cell.name, cell.settings, result, reason, time.perf_counter() - start)
-
-
-def _as_json(record: Record) -> dict[str, Any]:
-    return {**record._asdict(), "date": date.today().isoformat(), "machine": machine()}
+    computer = machine()
+    where = f"{computer['processor']}, {computer['cores']} cores, {date.today().isoformat()}"
+    return Record(cell.name, cell.settings, result, reason, time.perf_counter() - start, where)
 
 
 def _stored(folder: pathlib.Path, cell: Cell) -> Record:
@@ -161,7 +161,7 @@ def _stored(folder: pathlib.Path, cell: Cell) -> Record:
     stored = json.loads(file.read_text())
     if stored["settings"] != json.loads(json.dumps(cell.settings)):
         return Record(cell.name, cell.settings, None, "the settings have changed since it was run")
-    return Record(*(stored[field] for field in Record._fields))
+    return Record(**{field: stored[field] for field in Record._fields if field in stored})
 
 
 def canvas(rows: int, columns: int, width: float, height: float) -> tuple["Figure", Any]:

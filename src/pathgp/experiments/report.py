@@ -54,11 +54,12 @@ def section(
 ) -> str:
     """What the paper shows, what is found here, and the verdict on each claim."""
     done = [record for record in records if record.result is not None]
-    seconds = sum(record.seconds for record in done)
+    seconds, where = sum(record.seconds for record in done), {record.where for record in done if record.where}
     parts = [
         f'<section id="{experiment.name}"><h2>{escape(experiment.title)}</h2>',
         f"<p>Reproduces {escape(experiment.reproduces)}. Scale <b>{scale}</b>: {len(done)} of {len(records)} cells "
-        f"done, in {seconds / 60:.1f} minutes. Verdicts: <b>{summary(claims)}</b>.</p>",
+        f"done, in {seconds / 60:.1f} minutes ({escape('; '.join(sorted(where)) or 'not yet run')}). "
+        f"Verdicts: <b>{summary(claims)}</b>.</p>",
         f'<p class="paper"><b>The paper:</b> {escape(experiment.published)}</p>',
     ]
     if picture is not None:

@@ -94,6 +94,8 @@ class Convergence(Experiment):
                 for record in find(records, dataset=name, noise=noise):
                     _draw(line, record, "" if noise is None else ", low noise", style)
             line[0].set_title(name, fontsize=10)
+            line[0].yaxis.set_major_formatter("{x:g}")
+            line[0].yaxis.set_minor_formatter("{x:.2g}")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         return figure
