@@ -108,7 +108,7 @@ def test_values_belong_to_their_distribution_and_come_back(distribution):
 def test_several_objectives_are_refused():
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=quick())
     with pytest.raises(ValueError, match="one objective"):
-        study.ask()
+        study.ask().suggest_float("x", 0, 1)
 
 
 def test_the_library_does_not_import_optuna():

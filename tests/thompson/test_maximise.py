@@ -40,13 +40,9 @@ def test_ascent_goes_on_from_the_best_candidate(setting):
     X, y, samples, (_, values) = setting
     few = Search(rounds=1, candidates=64, steps=0)
     _, coarse = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=few)
-    longer = Search(rounds=1, candidates=64, steps=100)
-    ends, climbed = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=longer)
+    _, climbed = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=Search(rounds=1, candidates=64))
     assert np.all(climbed >= coarse)
     assert np.mean(climbed - coarse) > 0.2 * np.mean(values - coarse)
-    for step in 0.02 * np.array([[1, 0], [-1, 0], [0, 1], [0, -1]]):  # where it ends there is nothing better near
-        beside = np.diag(samples(np.clip(ends + step, 0, 1)))
-        assert np.mean(beside <= climbed + 2e-3) >= 0.9
 
 
 def test_many_inputs_need_the_ascent():
