@@ -18,11 +18,15 @@ NAMES = {
     "sdd": "`SDD()`, at most 150 s",
     "sgd": "`SGD()`, the paper's, at most 150 s",
     "cholesky": "`Cholesky()`, float64",
+    "svgp": "`SVGP()`, 1024 points",
+    "inducing": "`InducingCG()`, random rows",
+    "subset": "`SubsetOfData(25_000)`",
     "scipy-float64": "SciPy Cholesky, float64 ¹",
     "scipy-float32": "SciPy Cholesky, float32 in place ¹",
     "sklearn": "scikit-learn ¹",
     "gpytorch": "GPyTorch, CG to 0.01, LOVE ¹",
     "botorch": "BoTorch, 64 Matheron paths",
+    "gpytorch-svgp": "GPyTorch, SVGP, 1024 points ¹",
     "gpboost-100": "GPBoost, Vecchia 100 ¹",
     "gpboost-200": "GPBoost, Vecchia 200 ¹",
 }
@@ -41,7 +45,7 @@ def filled(text: str) -> str:
 
 def table(name: str) -> str:
     stored = json.loads((RESULTS / f"{name}.json").read_text())
-    lines = {"solve": solve_table, "predict": predict_table, "kernel": kernel_table}[stored["benchmark"]](stored)
+    lines = {"solve": solve_table, "predict": predict_table, "kernel": kernel_table, "learn": learn_table}[stored["benchmark"]](stored)
     machine = stored["machine"]
     return "\n".join([*lines, "", f"{stored['date']}, {machine['cores']} cores, {machine['processor']}."])
 
@@ -62,6 +66,16 @@ def solve_table(stored: dict) -> list[str]:
             f"{r['nll']:.3f} |"
         )
     return lines
+
+
+def learn_table(stored: dict) -> list[str]:
+    lengths = ", ".join(f"{length:.3g}" for length in stored["length_scale"])
+    return [
+        f"| {stored['dataset']}, {stored['rows']:,} rows | seconds | GB | noise sd | signal sd | length scales |",
+        "|---|" + "---:|" * 4 + "---|",
+        f"| `NearestNeighbour()` | {stored['learn_seconds']:.0f} | {stored['gigabytes']:.2f} | "
+        f"{stored['noise_scale']:.3g} | {stored['signal_scale']:.3g} | {lengths} |",
+    ]
 
 
 def predict_table(stored: dict) -> list[str]:
