@@ -45,7 +45,9 @@ def filled(text: str) -> str:
 
 def table(name: str) -> str:
     stored = json.loads((RESULTS / f"{name}.json").read_text())
-    lines = {"solve": solve_table, "predict": predict_table, "kernel": kernel_table, "learn": learn_table}[stored["benchmark"]](stored)
+    lines = {"solve": solve_table, "predict": predict_table, "kernel": kernel_table, "learn": learn_table}[
+        stored["benchmark"]
+    ](stored)
     machine = stored["machine"]
     return "\n".join([*lines, "", f"{stored['date']}, {machine['cores']} cores, {machine['processor']}."])
 

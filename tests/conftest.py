@@ -23,3 +23,11 @@ def x64():
     """Float64 for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory):
+    """A small model, fitted by the command line."""
+    from small_model import fit_small_model
+
+    return fit_small_model(tmp_path_factory.mktemp("model"))

@@ -25,7 +25,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) / 2**20)
 """
 
 
-@pytest.mark.parametrize("solver", ["SDD(steps=3)", "SAP(max_seconds=0.0)"])
+@pytest.mark.parametrize("solver", [pytest.param("SDD(steps=3)", marks=pytest.mark.slow), "SAP(max_seconds=0.0)"])
 def test_200k_rows_fit_in_a_gigabyte_and_a_half(solver):
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("SOLVER", solver)], capture_output=True, text=True, check=True

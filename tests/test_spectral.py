@@ -263,6 +263,7 @@ def subspace_errors(rows, sizes, queries=200):
     return np.array(errors)
 
 
+@pytest.mark.slow
 def test_the_estimate_approaches_the_exact_regions():
     errors = subspace_errors(600, (60, 250))
     assert errors[1].max() < 0.25 * errors[0].max()

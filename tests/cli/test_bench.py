@@ -8,6 +8,7 @@ from pathgp.likelihood import Exact, NearestNeighbour, Neighbourhoods, Pathwise
 from pathgp.plots import error_against_time
 
 
+@pytest.mark.slow
 def test_solvers_and_peers_agree_on_a_small_problem(tmp_path, capsys):
     out = tmp_path / "figures.json"
     names = ["auto", "cholesky", "scipy-float64", "scipy-float32", "sklearn"]

@@ -60,6 +60,7 @@ def test_a_pickled_sampler_goes_on_in_the_same_way(batches):
     assert first == pickle.loads(pickle.dumps(batches.sampler)).sample_relative(batches, trial, space)
 
 
+@pytest.mark.slow
 def test_all_kinds_of_parameters_conditional_ones_failures_and_threads():
     def objective(trial):
         kind = trial.suggest_categorical("kind", ["a", "b", None])

@@ -45,7 +45,7 @@ def test_the_direct_and_the_deterministic_solver_agree_with_the_closed_form(key,
     assert solution.points.shape == (M, 3)
 
 
-@pytest.mark.parametrize("uneven", [False, True])
+@pytest.mark.parametrize("uneven", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradient_descent_comes_near_the_closed_form(key, uneven):
     system, targets = problem(N=2000, uneven=uneven)
     z = system.X[::20]

@@ -86,6 +86,7 @@ def test_stochastic_solvers_predict_well_where_their_weights_are_far(case, key):
             assert weight_error.min() > 5 * error.max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "directions", "slope"), [("SDD", 2000, -1.0), ("SGD", 20, -0.5)])
 def test_the_error_of_stochastic_solvers_falls_at_the_expected_slope(name, directions, slope, key):
     """log error against log steps: for SGD t^-1/2 or better along the top spectral directions (Proposition 1)."""

@@ -39,7 +39,7 @@ def after():
 
 def test_the_minimum_of_a_bowl_is_found_with_learned_hyperparameters():
     s = sampler(gp="learn", batch_size=8)
-    for _ in range(4):
+    for _ in range(6):
         X = s.ask()
         assert X.shape == (8, 2)
         assert np.all((X >= [0, -2]) & (X <= [1, 2]))

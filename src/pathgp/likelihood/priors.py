@@ -31,7 +31,7 @@ class Belief(eqx.Module):
 class LogNormal(Belief):
     """log x ~ N(log median, spread²). The density is that of the logarithm, so that its mode is the median.
 
-    >>> print(LogNormal(median=2.0, spread=0.5).penalty(2.0 * jnp.exp(0.5)))
+    >>> print(round(float(LogNormal(median=2.0, spread=0.5).penalty(2.0 * jnp.exp(0.5))), 5))
     0.5
     """
 

@@ -1,9 +1,10 @@
 """One small model for all tests of the command line: fitting is what takes long."""
 
+import contextlib
+import io
 import pathlib
 from typing import NamedTuple
 
-import pytest
 from tables_of_houses import houses, write
 
 
@@ -15,15 +16,9 @@ class Fitted(NamedTuple):
     printed: str
 
 
-@pytest.fixture(scope="session")
-def fitted(tmp_path_factory):
-    pytest.importorskip("pyarrow")
-    import contextlib
-    import io
-
+def fit_small_model(folder):
     from pathgp.cli import main
 
-    folder = tmp_path_factory.mktemp("model")
     train, test = write(folder / "train.csv", houses(120, 0)), write(folder / "test.csv", houses(40, 1))
     model = folder / "model.safetensors"
     out = io.StringIO()
