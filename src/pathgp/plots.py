@@ -219,9 +219,11 @@ def relevance_panel(axes: "Axes", relevance: Float[np.ndarray, "d"], names: Sequ
     axes.barh(range(len(order)), relevance[order], color=BLUE)
     axes.set_yticks(range(len(order)), [_label(names[i]) for i in map(int, order)])
     axes.invert_yaxis()
+    note = "(an input that hardly varies stays at 1, where learning starts)"
     which = "" if len(order) == len(relevance) else f" (the first {len(order)} of {len(relevance)})"
     axes.set(
-        xlabel="1 / length scale, in standard deviations of the input", title=f"what {_label(target)} depends on{which}"
+        xlabel=f"1 / length scale, in standard deviations of the input\n{note}",
+        title=f"what {_label(target)} depends on{which}",
     )
     axes.grid(axis="x", alpha=0.3)
 
