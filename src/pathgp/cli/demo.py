@@ -82,6 +82,6 @@ def write_rides(path: pathlib.Path, rows: int, seed: int) -> None:
         + 60 * np.exp(-((hour - 13) ** 2) / 40)
     )
     weather = np.exp(-((temperature - 22) ** 2) / 300)
-    rides = 20 + rush * weather + rng.normal(0, 15, rows)
+    rides = 60 + rush * weather + rng.normal(0, 15, rows)
     with table_writer(path, None) as write:
         write({"hour": hour.round(3), "temperature": temperature.round(2), "rides": rides.round(1)})
