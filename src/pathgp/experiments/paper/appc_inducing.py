@@ -75,6 +75,8 @@ class Approximation(Experiment):
                 panel.set_title(f"M = {record.settings['points']}{w2}", fontsize=10)
                 panel.set_ylim(-4, 4)
             line[0].set_ylabel(f"{layout}\n{KINDS[kind]}")
+        for panel in axes[-1]:
+            panel.set_xlabel("x")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
         return figure

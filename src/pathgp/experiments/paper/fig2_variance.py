@@ -70,6 +70,8 @@ class Variance(Experiment):
         panel.set_xscale("symlog", linthresh=max(1, records[0].settings["steps"] // 500))
         panel.set_xlim(left=0)
         panel.set(yscale="log", xlabel="step of SGD", ylabel="variance of the gradient, one row")
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:.2g}")
         panel.set_title(records[0].settings["dataset"])
         panel.legend()
         return figure

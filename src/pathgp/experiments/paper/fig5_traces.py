@@ -81,8 +81,11 @@ class Traces(Experiment):
                         np.maximum(result["seconds"], 1e-3), result[score], "o-", ms=3, color=colour, label=solver
                     )
             axes[0, column].set(title=name, xscale="log", yscale="log")
+            axes[0, column].yaxis.set_major_formatter("{x:g}")
+            axes[0, column].yaxis.set_minor_formatter("{x:.2g}")
             axes[1, column].set(xscale="log", xlabel="seconds")
             axes[1, column].set_yscale("symlog", linthresh=1.0)
+            axes[1, column].yaxis.set_major_formatter("{x:g}")
         axes[0, 0].set_ylabel("test RMSE")
         axes[1, 0].set_ylabel("test NLL")
         axes[0, 0].legend()
