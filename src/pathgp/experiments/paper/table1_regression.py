@@ -135,6 +135,10 @@ class Regression(Experiment):
             for solver in _solver_names(records):
                 lines.append([f"here: {solver}", *(_text(records, name, solver, score) for name in names)])
             tables.append(Table(f"{title}, mean over splits (their number in brackets)", ["", *names], lines))
+        budget = [
+            [f"here: {s}", *(_text(records, name, s, "passes") for name in names)] for s in _solver_names(records)
+        ]
+        tables.append(Table("Passes over the data, at the tuned noise", ["", *names], budget))
         return tables
 
     def claims(self, records: list[Record]) -> list[Claim]:
@@ -151,7 +155,9 @@ class Regression(Experiment):
                     why = next((_why(r) for r in asked if _why(r)), "")
                     done = [r for r in asked if r.result is not None and score in r.result]
                     beside = f" (beside the paper's {row})" if row != solver else ""
-                    what = f"{name}, {solver}{beside}: {SCORES[score]}"
+                    steps = mean_of(done, "steps")
+                    after = f" after {steps:.0f} steps" if solver == "SGD" and steps is not None else ""
+                    what = f"{name}, {solver}{beside}: {SCORES[score]}{after}"
                     claims.append(Number(what, *entry, mean_of(done, score), len(done), why))
             for solver, limit in (("SGD", 1.05), ("CG", None)):
                 low, tuned = (_mean(records, name, solver, score) for score in ("low_noise_rmse", "rmse"))
