@@ -240,14 +240,15 @@ def convergence_panels(
     steps = np.arange(1, len(loss) + 1)
     left.plot(steps, loss, color=SKY, linewidth=0.8, label="each step")
     width = max(1, len(loss) // 20)
-    if len(loss) > width:
+    if width > 1:
         smooth = np.convolve(loss, np.ones(width) / width, mode="valid")
         left.plot(steps[width - 1 :], smooth, color=BLUE, linewidth=1.8, label=f"mean of {width} steps")
         left.legend(fontsize=8)
     left.set(xlabel="step", ylabel="negative log likelihood per row", title="learning the hyperparameters")
+    left.xaxis.get_major_locator().set_params(integer=True)
     if not len(loss):
         left.text(0.5, 0.5, "hyperparameters were fixed", ha="center", transform=left.transAxes, color=GREY)
-    shown = np.maximum(residuals, 1e-9)
+    shown = np.maximum(residuals, 1e-16)  # zero has no place on a logarithmic axis
     right.plot(range(1, len(shown)), shown[1:], ".", color=BLUE, label="samples")
     right.plot([0], shown[:1], "D", color=ORANGE, markersize=6, label="mean")
     if tolerance > 0:
