@@ -26,6 +26,7 @@ def out(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ALL, ids=lambda e: e.name)
 def test_every_cell_of_the_smallest_scale_runs_and_is_drawn(out, experiment):
     records = base.load(experiment, "smoke", out)
@@ -40,6 +41,7 @@ def test_every_cell_of_the_smallest_scale_runs_and_is_drawn(out, experiment):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ALL, ids=lambda e: e.name)
 def test_a_second_run_computes_nothing(out, experiment, monkeypatch):
     if experiment.name in LATER:
@@ -52,6 +54,7 @@ def test_a_second_run_computes_nothing(out, experiment, monkeypatch):
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
+@pytest.mark.slow
 def test_the_report_is_one_file_with_a_section_for_every_experiment(out, capsys):
     assert main(["experiment", "report", "--out", str(out)]) == 0
     page = out / "report.html"
