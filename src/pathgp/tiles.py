@@ -17,7 +17,7 @@ TILE = (512, 8192)
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]
 
 
-def pad_rows(x: Float[Array, "n ..."], multiple: int, *, mode: str = "edge") -> Float[Array, "m ..."]:
+def pad_rows(x: Shaped[Array, "n ..."], multiple: int, *, mode: str = "edge") -> Shaped[Array, "m ..."]:
     """Extends `x` to a multiple of `multiple` rows: by its last row ("edge") or by zeros ("constant")."""
     extra = -x.shape[0] % multiple
     return x if extra == 0 else jnp.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1), mode=mode)

@@ -15,7 +15,7 @@ from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
-from pathgp.tiles import map_rows
+from pathgp.tiles import map_rows, pad_rows
 
 PREFIX_ROWS = 16_384
 POOL_ROWS = 4096
@@ -172,7 +172,10 @@ def pad_indices(rows: Int[Array, "b"]) -> Int[Array, "p"]:
 
 @eqx.filter_jit
 def _row_losses(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], pool: Pool) -> Float[Array, "b"]:
-    return jax.lax.map(lambda row: row_loss(gp, X, y, row), pool, batch_size=256)
+    # Padded, because a remainder of its own would be factorised at the same time, for which XLA's threads can wait
+    # for each other forever.
+    padded = jax.tree.map(lambda leaf: pad_rows(leaf, min(256, pool.rows.size)), pool)
+    return jax.lax.map(lambda row: row_loss(gp, X, y, row), padded, batch_size=256)[: pool.rows.size]
 
 
 @eqx.filter_jit
