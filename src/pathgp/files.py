@@ -14,7 +14,10 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode
         yield beside
+        beside.chmod(mode)  # the user's own choice, where a library wrote a file for its owner alone
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)

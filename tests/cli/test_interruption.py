@@ -64,6 +64,27 @@ def test_predictions_that_are_stopped_leave_the_file_that_was_there(fitted, tmp_
     assert "stopped" in capsys.readouterr().err
 
 
+def test_termination_clears_away_what_is_half_written(fitted, tmp_path, monkeypatch):
+    from pathgp.cli import models
+
+    predict, seen = models.Fitted.predict, []
+
+    def terminate_at_the_second(self, X):
+        if seen:
+            os.kill(os.getpid(), signal.SIGTERM)
+        seen.extend(path.name for path in tmp_path.iterdir())
+        return predict(self, X)
+
+    monkeypatch.setattr(models.Fitted, "predict", terminate_at_the_second)
+    out, before = tmp_path / "predictions.csv", signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(fitted.model), str(fitted.test), "--chunk", "8", "--out", str(out)])
+    assert stop.value.code == 143
+    assert seen, "the test needs a file that is being written"
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.slow
 def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
     train, out = write(tmp_path / "train.csv", houses(3000, 0)), tmp_path / "model.safetensors"

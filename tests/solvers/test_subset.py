@@ -5,7 +5,7 @@ import pytest
 from problems import exact, prediction_error, problem
 
 from pathgp.functions import Canonical
-from pathgp.solvers import SubsetOfData
+from pathgp.solvers import SGPR, SubsetOfData
 from pathgp.system import System, Targets
 
 
@@ -47,3 +47,8 @@ def test_the_info_counts_the_share_of_a_pass(key):
     system, targets = problem(N=200)
     assert isinstance(targets, Targets)
     assert SubsetOfData(rows=100).solve(system, targets, key=key).info.passes == pytest.approx(0.25)
+
+
+def test_a_solver_with_points_of_its_own_is_refused():
+    with pytest.raises(ValueError, match="SGPR has points of its own: give it to condition itself"):
+        SubsetOfData(rows=10, solver=SGPR(jnp.zeros((2, 1))))

@@ -2,7 +2,9 @@
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     parsed = _parser(words).parse_args(words)
     try:
-        with _warnings_as_sentences():
+        with _warnings_as_sentences(), _termination_as_exit():
             return parsed.run(parsed) or 0
     except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
@@ -77,3 +79,16 @@ def _warnings_as_sentences() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: say(one_line(message))
         yield
+
+
+@contextmanager
+def _termination_as_exit() -> Iterator[None]:
+    """SIGTERM unwinds the stack, so that what is half written is cleared away; only the main thread may ask for it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

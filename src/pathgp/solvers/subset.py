@@ -10,6 +10,7 @@ from pathgp import checks
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.inducing import Inducing
 from pathgp.system import System, Targets
 
 
@@ -29,6 +30,11 @@ class SubsetOfData(Solver):
 
     def __check_init__(self) -> None:
         checks.at_least(self.rows, 1, "SubsetOfData.rows")
+        if isinstance(self.solver, Inducing):
+            raise ValueError(
+                f"SubsetOfData.solver must find weights of rows, but {type(self.solver).__name__} has points of its own: "
+                "give it to condition itself."
+            )
 
     def counts_on(self, system: System) -> Local | None:
         """What its solver counts on."""
