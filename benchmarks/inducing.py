@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from pathgp import GP, condition
-from pathgp.cli.bench import _store as store
+from pathgp.cli.bench import store
 from pathgp.experiments.contest import peak_gigabytes
 from pathgp.inducing import eliminated, random_subset
 from pathgp.kernels import Matern32

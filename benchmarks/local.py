@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from pathgp import Local, condition, datasets, metrics
-from pathgp.cli.bench import _store as store
+from pathgp.cli.bench import store
 from pathgp.functions import Function
 from pathgp.solvers import SAP, SubsetOfData
 

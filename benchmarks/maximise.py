@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from pathgp import GP, condition
-from pathgp.cli.bench import _store as store
+from pathgp.cli.bench import store
 from pathgp.kernels import Matern32
 from pathgp.solvers import Auto
 from pathgp.thompson import Search, maximise

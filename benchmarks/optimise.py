@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import optuna
 
-from pathgp.cli.bench import _store as store
+from pathgp.cli.bench import store
 from pathgp.thompson import ThompsonSampler
 
 

@@ -45,9 +45,7 @@ def filled(text: str) -> str:
 
 def table(name: str) -> str:
     stored = json.loads((RESULTS / f"{name}.json").read_text())
-    lines = {"solve": solve_table, "predict": predict_table, "kernel": kernel_table, "learn": learn_table}[
-        stored["benchmark"]
-    ](stored)
+    lines = TABLES[stored["benchmark"]](stored)
     machine = stored["machine"]
     return "\n".join([*lines, "", f"{stored['date']}, {machine['cores']} cores, {machine['processor']}."])
 
@@ -96,6 +94,76 @@ def kernel_table(stored: dict) -> list[str]:
         for r in stored["rows"]
     ]
 
+
+def splits_table(stored: dict) -> list[str]:
+    """The default solver beside the exact one, a line for each data set and split."""
+    lines = ["| | split | seconds | RMSE | exact | NLL | exact |", "|---|" + "---:|" * 6]
+    exact = {(r["dataset"], r["split"]): r for r in stored["results"] if r["name"] != "auto"}
+    for r in stored["results"]:
+        if r["name"] == "auto":
+            other = exact.get((r["dataset"], r["split"]), {})
+            rmse, nll = (f"{other[k]:.{n}f}" if k in other else "" for k, n in (("rmse", 4), ("nll", 3)))
+            cells = f"{r['seconds']:.1f} | {r['rmse']:.4f} | {rmse} | {r['nll']:.3f} | {nll} |"
+            lines.append(f"| {r['dataset']} | {r['split']} | {cells}")
+    return lines
+
+
+def noise_table(stored: dict) -> list[str]:
+    lines = [
+        "| | RMSE, published noise | RMSE, noise 1e-6 | exact at 1e-6 | NLL at 1e-6 | exact |",
+        "|---|" + "---:|" * 5,
+    ]
+    results = {(r["dataset"], r["name"], r["noise"] is None): r for r in stored["results"]}
+    for dataset in dict.fromkeys(r["dataset"] for r in stored["results"]):
+        tuned, low = results[dataset, "auto", True], results[dataset, "auto", False]
+        exact = results.get((dataset, "cholesky", False), {})
+        rmse, nll = (f"{exact[k]:.{n}f}" if k in exact else "" for k, n in (("rmse", 4), ("nll", 0)))
+        lines.append(f"| {dataset} | {tuned['rmse']:.4f} | {low['rmse']:.4f} | {rmse} | {low['nll']:.0f} | {nll} |")
+    return lines
+
+
+def rows_table(stored: dict) -> list[str]:
+    lines = ["| synthetic rows | seconds | passes | GB |", "|---:|" + "---:|" * 3]
+    for r in stored["results"]:
+        lines.append(f"| {r['rows']:,} | {r['seconds']:.1f} | {r['passes']:.1f} | {r['gigabytes']:.2f} |")
+    return [*lines, "", f"Log-log slope {stored['slope']:.2f}."]
+
+
+def rivals_table(stored: dict) -> list[str]:
+    """What is left of the error after so many passes, for each way."""
+    passes = ["1", "2", "3", "5", "10", "20", "50"]
+    lines = [f"| {stored['dataset']}, {stored['rows']:,} rows | setup, s | {' | '.join(passes)} |"]
+    lines.append("|---|" + "---:|" * (1 + len(passes)))
+    for name, line in stored["lines"].items():
+        found = line.get("passes", {})
+        errors = [f"{found[k][1]:.3f}" if k in found else "" for k in passes]
+        if "error" in line:
+            errors[passes.index("3")] = f"{line['error']:.3f}"
+        setup = f"{line['setup']:.1f}" if "setup" in line else ""
+        lines.append(f"| {name} | {setup} | {' | '.join(errors)} |")
+    return lines
+
+
+def local_table(stored: dict) -> list[str]:
+    sets = list(stored["figures"])
+    lines = [f"| RMSE / NLL | {' | '.join(sets)} |", "|---|" + "---:|" * len(sets)]
+    for label in stored["figures"][sets[0]]:
+        cells = (f"{rmse:.4f} / {nll:.3f}" for rmse, nll in (stored["figures"][name][label] for name in sets))
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+TABLES = {
+    "solve": solve_table,
+    "predict": predict_table,
+    "kernel": kernel_table,
+    "learn": learn_table,
+    "splits": splits_table,
+    "noise": noise_table,
+    "rows": rows_table,
+    "rivals": rivals_table,
+    "local": local_table,
+}
 
 if __name__ == "__main__":
     main()

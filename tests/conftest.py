@@ -2,9 +2,12 @@
 
 import os
 
-# Most of the time of a test is compilation: a third of it is saved without optimisations, with which slow tests run.
+# Most of the time of a test is compilation, and much of that is optimisation, with which slow tests run.
+QUICK_TO_COMPILE = (
+    "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 if os.environ.get("PATHGP_TEST_OPTIMISED", "") != "1":
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
 
 import jax
 import pytest

@@ -46,11 +46,11 @@ def test_a_peer_that_is_not_there_or_fails_is_a_line(monkeypatch):
     run = bench.subprocess.run
     command = {"code": fake}
     monkeypatch.setattr(bench.subprocess, "run", lambda argv, **kwargs: run([argv[0], "-c", command["code"]], **kwargs))
-    assert bench._contest("auto", arguments)["failed"] == "not installed (No module named 'gpytorch')"
+    assert bench.contested("auto", arguments)["failed"] == "not installed (No module named 'gpytorch')"
     command["code"] = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    assert bench._contest("auto", arguments)["failed"] == "crashed with signal 11"
+    assert bench.contested("auto", arguments)["failed"] == "crashed with signal 11"
     command["code"] = "import time; time.sleep(60)"
-    assert bench._contest("auto", arguments)["failed"] == "stopped after 1 s"
+    assert bench.contested("auto", arguments)["failed"] == "stopped after 1 s"
 
 
 def main_arguments():

@@ -56,7 +56,7 @@ def bench_kernel(arguments: argparse.Namespace) -> None:
     """Times the product and prints the table."""
     rows = product.run()
     print(product.table(rows))
-    _store(arguments.out, {"benchmark": "kernel", "rows": [row._asdict() for row in rows]})
+    store(arguments.out, {"benchmark": "kernel", "rows": [row._asdict() for row in rows]})
 
 
 def bench_solve(arguments: argparse.Namespace) -> None:
@@ -68,7 +68,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
     results = []
     print(f"{arguments.dataset}, {len(data.X)} training rows, {data.X.shape[1]} inputs, {len(data.X_test)} test rows")
     for name in names:
-        results.append(_contest(name, arguments))
+        results.append(contested(name, arguments))
         print(_line(results[-1]), file=sys.stderr, flush=True)
     print(table(results))
     best = min((r["seconds"] for r in results if r["name"] in PEERS and "failed" not in r), default=None)
@@ -76,7 +76,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
         if best is not None and "failed" not in result:
             result["ratio_to_best_peer"] = result["seconds"] / best
     description = {"dataset": arguments.dataset, "split": arguments.split, "noise": arguments.noise}
-    _store(arguments.out, {"benchmark": "solve", **description, "results": results})
+    store(arguments.out, {"benchmark": "solve", **description, "results": results})
     if arguments.plot is not None:
         from pathgp.plots import error_against_time
 
@@ -92,7 +92,7 @@ def bench_predict(arguments: argparse.Namespace) -> None:
     print(f"{arguments.dataset}, {len(data.X)} training rows by {posterior.info.solver}, {memory:.2f} GB at most")
     print(throughput.table(rows))
     figures = {"dataset": arguments.dataset, "gigabytes": memory, "rows": [row._asdict() for row in rows]}
-    _store(arguments.out, {"benchmark": "predict", **figures})
+    store(arguments.out, {"benchmark": "predict", **figures})
 
 
 def bench_learn(arguments: argparse.Namespace) -> None:
@@ -106,10 +106,11 @@ def bench_learn(arguments: argparse.Namespace) -> None:
         figures |= learning.judge(data, gp)
     figures |= {"dataset": a.dataset, "rows": len(data.X), "gigabytes": contest.peak_gigabytes()}
     print(json.dumps(figures))
-    _store(a.out, {"benchmark": "learn", **figures, **learning.as_published(gp)})
+    store(a.out, {"benchmark": "learn", **figures, **learning.as_published(gp)})
 
 
-def _contest(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def contested(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one contestant, which runs in a process of its own, or why there are none."""
     command = [sys.executable, "-m", "pathgp.experiments.contest", name, "--dataset", arguments.dataset]
     command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
     for option in ("noise", "hyperparameters", "test_rows"):
@@ -154,7 +155,7 @@ def _line(result: dict[str, Any], best: float | None = None) -> str:
     )
 
 
-def _store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
+def store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
     """Writes the figures with the machine and the date beside them, in one move."""
     if path is None:
         return

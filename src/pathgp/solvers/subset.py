@@ -32,8 +32,8 @@ class SubsetOfData(Solver):
         checks.at_least(self.rows, 1, "SubsetOfData.rows")
         if isinstance(self.solver, Inducing):
             raise ValueError(
-                f"SubsetOfData.solver must find weights of rows, but {type(self.solver).__name__} has points of its own: "
-                "give it to condition itself."
+                f"SubsetOfData.solver must find weights of rows, but {type(self.solver).__name__} has points of its "
+                "own: give it to condition itself."
             )
 
     def counts_on(self, system: System) -> Local | None:
