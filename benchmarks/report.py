@@ -1,4 +1,4 @@
-"""Writes the measured tables into README.md and docs/benchmarks.md from benchmarks/results/*.json:
+"""Writes the measured tables into README.md, docs/benchmarks.md and docs/local.md from benchmarks/results/*.json:
 
     python benchmarks/report.py
 
@@ -33,7 +33,7 @@ NAMES = {
 
 
 def main() -> None:
-    for page in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md"):
+    for page in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "local.md"):
         page.write_text(filled(page.read_text()))
 
 

@@ -13,6 +13,7 @@ import json
 import pathlib
 import time
 import warnings
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,27 @@ from pathgp import Local, condition
 from pathgp.experiments import contest
 from pathgp.experiments.machine import machine
 from pathgp.files import write_atomically
+from pathgp.neighbours import tree
 from pathgp.solvers import CG, SAP, Auto, Cholesky, Every
 from pathgp.tiles import tiled_product
 
 PASSES = (1, 2, 3, 5, 10, 20, 50)
 NEIGHBOURS, COARSE = 100, 1000
+
+
+class Clustered(SAP):
+    """Blocks of rows that are near each other."""
+
+    order: jax.Array | None = None
+
+    def partition(self, system, key):
+        return self.order
+
+
+def by_neighbourhood(system):
+    """The rows of the leaves of a k-d tree, one leaf after the other."""
+    leaves = np.asarray(tree(system.kernel.coordinates(system.X)).leaves).ravel()
+    return jnp.asarray(leaves[leaves >= 0])
 
 
 def vecchia(system, m=NEIGHBOURS):
@@ -162,8 +179,10 @@ def main():
     blocks = -(-system.size // SAP().block_size)
     every = lambda look: Every(blocks, lambda s: look(s.step / blocks, s.weights))
 
-    def sap(init, look):
-        solver = SAP(passes=20, tolerance=0.0)
+    clustered = partial(Clustered, order=by_neighbourhood(system))
+
+    def sap(init, look, kind=SAP):
+        solver = kind(passes=20, tolerance=0.0)
         solver.solve(system, truth.targets, key=key, init=init, observe=every(look))
 
     def library_cg(_, look):
@@ -172,11 +191,13 @@ def main():
 
     print("RMS error in posterior sd after so many passes")
     contest_of("SAP", lambda: None, sap)
+    contest_of("SAP, blocks of neighbours", lambda: None, lambda init, look: sap(init, look, clustered))
     contest_of("SAP from a Nyström start (+1 pass)", lambda: coarse_start(system, B), sap)
     contest_of("CG, pivoted Cholesky 100", lambda: None, library_cg)
     U = lambda: vecchia(system)
     contest_of("CG, Vecchia 100", U, lambda u, look: conjugate_gradients(system, B, lambda r: u[0] @ (u[1] @ r), look))
-    for solver in (SAP(passes=1, tolerance=0.0), SAP(passes=3, tolerance=0.0), Auto()):
+    one, three = {"passes": 1, "tolerance": 0.0}, {"passes": 3, "tolerance": 0.0}
+    for solver in (SAP(**one), clustered(**one), SAP(**three), clustered(**three), Auto()):
         posterior = condition(gp, data.X, data.y, solver=solver, local=Local(), num_samples=64, key=key)
         name = f"{posterior.info.solver}, {posterior.info.passes:.0f} passes, and local"
         lines[name] = {"error": error(np.asarray(posterior.joint(x)) - exact)}

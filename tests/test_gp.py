@@ -42,7 +42,7 @@ def exact_posterior(X, y, x):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "SGD" else ()) for name in SOLVERS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ("SGD", "SDD") else ()) for name in SOLVERS]
 )
 def test_samples_have_the_exact_mean_and_covariance(name):
     X, y = two_clusters()

@@ -36,7 +36,7 @@ SOLVERS = {
     "sgd": solvers.SGD,
     "subset": solvers.SubsetOfData,
 }
-EXACT_ROWS = 2000
+EXACT_ROWS = 1000
 """Up to so many rows, hyperparameters are learned by the exact likelihood."""
 
 

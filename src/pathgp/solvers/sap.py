@@ -110,7 +110,7 @@ class SAP(Iterative):
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """The partition and the factors of its blocks."""
         number, size = self.blocks(system)
-        order = jax.random.permutation(key, system.size)
+        order = self.partition(system, key)
         padded = jnp.pad(order, (0, number * size - system.size), mode="edge")
         valid = jnp.arange(number * size) < system.size
         probes = None if self.local is None else _probes(self.local, system, order)
@@ -119,6 +119,10 @@ class SAP(Iterative):
             return plan
         factors = jax.lax.map(lambda i: self._inverse_factor(plan, system, i * size, size), jnp.arange(number))
         return eqx.tree_at(lambda p: p.inverse_factors, plan, factors, is_leaf=lambda x: x is None)
+
+    def partition(self, system: System, key: PRNGKeyArray) -> Int[Array, "N"]:
+        """The rows in the order of the blocks: random, so that each block sees something of everything."""
+        return jax.random.permutation(key, system.size)
 
     def _inverse_factor(self, plan: _Plan, system: System, start: Int[Array, ""], size: int) -> Float[Array, "b b"]:
         """L⁻¹ with LLᵀ = H_BB: two products with it are faster than triangular solves.
