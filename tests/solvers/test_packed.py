@@ -11,7 +11,7 @@ import pytest
 from problems import problem
 
 from pathgp.kernels import RBF, Matern32
-from pathgp.solvers import InducingCG
+from pathgp.solvers import InducingCG, base
 from pathgp.solvers.inducing import gram_product
 from pathgp.solvers.packed import Packed, pack
 
@@ -59,13 +59,17 @@ def test_jitter_grows_until_the_factors_exist(key):
         Packed.of(RBF().scaled(jnp.array(-1.0)), z, RATIO, 1e-3)
 
 
-def test_a_solve_says_what_its_preconditioner_had_to_add(key):
+def test_a_solve_says_what_its_preconditioner_had_to_add_and_compiles_once(key):
     system, targets = problem(N=300)
-    solver = InducingCG(system.X[:40], steps=2, tolerance=1.0)
+    solver = InducingCG(system.X[:40], steps=2)
     plan = solver.prepare(system, targets, key)
     assert solver.solve(system, targets, key=key).info.reason == solver.remark(plan) == ""
     more = eqx.tree_at(lambda p: p.precondition.jitter, plan, 1000 * plan.ridge)
     assert "was added to the diagonal of K_zz in the preconditioner" in solver.remark(more)
+    compiled = base._advance._cached._cache_size()
+    other = eqx.tree_at(lambda s: s.kernel.lengthscale, system, 0.5 * system.kernel.lengthscale)
+    InducingCG(system.X[:40], steps=3).solve(other, targets, key=key)
+    assert compiled == base._advance._cached._cache_size()
 
 
 @pytest.mark.parametrize("tile", [(16, 50), (512, 2048)])
