@@ -53,7 +53,7 @@ class Cholesky(Solver):
         return Solution(system.X, weights, jnp.asarray(B - fitted, dtype=weights.dtype), info)
 
 
-def factorise(H: Float[np.ndarray, "N N"], block: int = BLOCK) -> None:
+def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:
     """Overwrites the lower triangle of H with its Cholesky factor, a block of columns at a time.
 
     All but the small diagonal blocks is matrix products, so it is as fast as LAPACK's own factorisation of the whole,
