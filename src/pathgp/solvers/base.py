@@ -143,6 +143,14 @@ class Iterative(Solver):
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
         """The plan: what is computed once."""
 
+    def prepared(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
+        """The plan from `prepare`, compiled; a solver that prepares itself on the host calls it as it is."""
+        return _prepare(self, system, targets, key)
+
+    def remark(self, plan: Any) -> str:
+        """What the plan had to add to go on, for `Info.reason`."""
+        return ""
+
     @abstractmethod
     def start(
         self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
@@ -189,7 +197,7 @@ class Iterative(Solver):
         last, check, passes = self.schedule(system)
         plan_key, start_key = jax.random.split(key)
         method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
-        plan = _prepare(method, system, targets, plan_key)
+        plan = method.prepared(system, targets, plan_key)
         state = _start(method, plan, system, targets, start_key, init)
         bar = progress_bar(type(self).__name__, last) if progress else None
 
@@ -224,7 +232,8 @@ class Iterative(Solver):
             bar.close()
         weights = jax.block_until_ready(_weights(method, plan, state))
         seconds = time.perf_counter() - clock
-        info = Info(type(self).__name__, done, done * passes, seconds, self.tolerance, relative, converged)
+        taken = done, done * passes, seconds
+        info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
         warn_unless_converged(info)
         return Solution(points, weights, residual, info)
 
