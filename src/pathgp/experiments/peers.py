@@ -15,7 +15,7 @@ from pathgp.inducing import k_means
 from pathgp.kernels import Matern32
 
 NUM_SAMPLES = 64
-SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 1024, 1024, 0.01
+SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 1024, 1024, 0.03
 
 
 def svgp_points(data: Dataset, gp: GP) -> np.ndarray:

@@ -74,7 +74,7 @@ class SVGP(Inducing):
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
     steps: int = 5000
     batch_size: int = 1024
-    learning_rate: float = 0.01
+    learning_rate: float = 0.03
     move_points: bool = False
     tolerance: float = 0.1
 
