@@ -8,7 +8,7 @@ import pytest
 from pathgp import GP, Local, condition
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import RBF, Matern32, Tanimoto
-from pathgp.solvers import SAP
+from pathgp.solvers import SAP, Cholesky
 from pathgp.thompson import Search, maximise
 from pathgp.thompson.maximise import Box, candidate_scale, candidates, check_bounds
 
@@ -36,6 +36,35 @@ def test_it_finds_the_maxima_of_posterior_samples(setting):
     close = values >= highest - 0.01 * (highest - lowest)
     assert np.mean(close) >= 0.99
     np.testing.assert_allclose(values, np.diag(samples(points)), atol=2e-3)  # float32 in another order
+
+
+@pytest.fixture(scope="module")
+def rough():
+    """Samples whose hills are narrow, a dozen of them side by side, and the largest of each on a fine grid."""
+    X = jax.random.uniform(jax.random.key(0), (150, 2))
+    y = jnp.sin(9 * X[:, 0]) * jnp.cos(7 * X[:, 1])
+    gp = GP(Matern32(0.08), noise=1e-4)
+    samples = condition(gp, X, y, key=jax.random.key(2), solver=Cholesky(), num_samples=200, num_features=500).samples
+    side = jnp.linspace(0, 1, 151)
+    grid = samples(jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2))
+    return X, y, samples, np.asarray(grid.max(axis=0)), np.asarray(jnp.ptp(grid, axis=0))
+
+
+def test_it_finds_the_maxima_of_rough_samples(rough):
+    X, y, samples, highest, ranges = rough
+    _, values = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y)
+    assert np.mean(values >= highest - 0.01 * ranges) >= 0.99
+
+
+def test_a_function_alone_is_climbed_as_far_as_one_among_many(rough):
+    """Alone, nothing rises for a while because steps are too long: that is no reason to stop."""
+    X, y, samples, _, ranges = rough
+    few = Search(rounds=1, candidates=512)
+    alone = samples.weights.T[:12]
+    short = [maximise(Function(samples.features, w), UNIT, key=jax.random.key(3), X=X, y=y, search=few) for w in alone]
+    whole = Search(rounds=1, candidates=512, patience=1000)
+    _, long = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y, search=whole)
+    assert np.all(np.array([v[0] for _, v in short]) >= np.asarray(long)[:12] - 2e-3 * ranges[:12])
 
 
 def test_ascent_goes_on_from_the_best_candidate(setting):

@@ -26,8 +26,9 @@ MOST_TOGETHER = 256
 class Search(eqx.Module):
     """How maxima are looked for: `rounds` of `candidates`, then Adam from the best of each round.
 
-    `learning_rate` is in units of the candidates' scale. It falls to the share `final_rate` of itself in `steps` steps,
-    unless no value rises by more than `tolerance` of its function's spread in `patience` steps.
+    `learning_rate` is in units of the candidates' scale. It falls to the share `final_rate` of itself in `steps` steps.
+    Where no value rises by more than `tolerance` of its function's spread in `patience` steps, all go back to the best
+    that they have seen, and half of the steps that are left are skipped: what is near a maximum needs smaller ones.
     """
 
     rounds: int = 3
@@ -210,13 +211,16 @@ def _best(f: Function, candidates: Float[Array, "c d"]) -> tuple[Found, Float[Ar
 
 
 class _Ascent(NamedTuple):
-    """Where starts are, the best places that they have seen, and when one of these last rose."""
+    """Where starts are, the best places that they have seen, and how long ago one of these rose.
 
-    step: Int[Array, ""]
+    `clock` counts steps, with those that were skipped: it says how far the learning rate has fallen.
+    """
+
+    clock: Float[Array, ""]
     at: Float[Array, "n d"]
     best: Found
     moments: optax.OptState
-    rose: Int[Array, ""]
+    idle: Int[Array, ""]
 
 
 @eqx.filter_jit
@@ -228,7 +232,7 @@ def _climb(
     rows = min(max(16, ENTRIES // f.features.num), MOST_TOGETHER, k * s)
     weights = f.weights.T
     falling = optax.cosine_decay_schedule(search.learning_rate, search.steps, search.final_rate)
-    adam = optax.adam(falling)
+    adam = optax.scale_by_adam()
 
     def gain(x: Float[Array, "n d"], own: Float[Array, "n m"]) -> tuple[Float[Array, ""], Float[Array, "n"]]:
         values = f.features.each(x, own)
@@ -242,17 +246,17 @@ def _climb(
             (_, values), slope = jax.value_and_grad(gain, has_aux=True)(now.at, own)
             better = values > now.best.values
             best = Found(jnp.where(better[:, None], now.at, now.best.points), jnp.maximum(values, now.best.values))
-            rose = jnp.where(jnp.any(values > now.best.values + enough), now.step, now.rose)
-            update, moments = adam.update(-slope, now.moments)
-            at = box.clip(now.at + scale * jnp.asarray(update))
-            return _Ascent(now.step + 1, at, best, moments, rose)
+            update, moments = adam.update(slope, now.moments)
+            at = box.clip(now.at + falling(now.clock) * scale * jnp.asarray(update))
+            idle = jnp.where(jnp.any(values > now.best.values + enough), 0, now.idle + 1)
+            tired = idle > search.patience
+            left = jnp.maximum(search.steps - now.clock, 0)
+            clock = now.clock + 1 + jnp.where(tired, left / 2, 0)
+            return _Ascent(clock, jnp.where(tired, best.points, at), best, moments, jnp.where(tired, 0, idle))
 
-        def go_on(now: _Ascent) -> Array:
-            return (now.step <= search.steps) & (now.step - now.rose <= search.patience)
-
-        zero = jnp.zeros((), jnp.int32)
         none = Found(x, jnp.full(x.shape[0], -jnp.inf, weights.dtype))
-        return jax.lax.while_loop(go_on, step, _Ascent(zero, x, none, adam.init(x), zero)).best
+        start = _Ascent(jnp.zeros(()), x, none, adam.init(x), jnp.zeros((), jnp.int32))
+        return jax.lax.while_loop(lambda now: now.clock <= search.steps, step, start).best
 
     x = pad_rows(starts.points.reshape(-1, d), rows)
     column = jnp.resize(jnp.arange(s), (x.shape[0],))
