@@ -40,25 +40,19 @@ def test_it_finds_the_maxima_of_posterior_samples(setting):
 
 @pytest.fixture(scope="module")
 def rough():
-    """Samples whose hills are narrow, a dozen of them side by side, and the largest of each on a fine grid."""
+    """Samples whose hills are narrow, a dozen of them side by side, and their ranges on a grid."""
     X = jax.random.uniform(jax.random.key(0), (150, 2))
     y = jnp.sin(9 * X[:, 0]) * jnp.cos(7 * X[:, 1])
     gp = GP(Matern32(0.08), noise=1e-4)
-    samples = condition(gp, X, y, key=jax.random.key(2), solver=Cholesky(), num_samples=200, num_features=500).samples
-    side = jnp.linspace(0, 1, 151)
+    samples = condition(gp, X, y, key=jax.random.key(2), solver=Cholesky(), num_samples=40, num_features=500).samples
+    side = jnp.linspace(0, 1, 51)
     grid = samples(jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2))
-    return X, y, samples, np.asarray(grid.max(axis=0)), np.asarray(jnp.ptp(grid, axis=0))
-
-
-def test_it_finds_the_maxima_of_rough_samples(rough):
-    X, y, samples, highest, ranges = rough
-    _, values = maximise(samples, UNIT, key=jax.random.key(3), X=X, y=y)
-    assert np.mean(values >= highest - 0.01 * ranges) >= 0.99
+    return X, y, samples, np.asarray(jnp.ptp(grid, axis=0))
 
 
 def test_a_function_alone_is_climbed_as_far_as_one_among_many(rough):
     """Alone, nothing rises for a while because steps are too long: that is no reason to stop."""
-    X, y, samples, _, ranges = rough
+    X, y, samples, ranges = rough
     few = Search(rounds=1, candidates=512)
     alone = samples.weights.T[:12]
     short = [maximise(Function(samples.features, w), UNIT, key=jax.random.key(3), X=X, y=y, search=few) for w in alone]
