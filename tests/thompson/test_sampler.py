@@ -1,4 +1,8 @@
 import dataclasses
+import json
+import os
+import pathlib
+import signal
 import subprocess
 import sys
 
@@ -212,6 +216,44 @@ def test_a_saved_optimisation_goes_on_in_the_same_way(fixture, request, tmp_path
     np.testing.assert_array_equal(resumed.pending, s.pending)
     expected, _ = propose(s._settings, s._state, 8)
     np.testing.assert_array_equal(resumed.ask(8), s._settings.space.decode(expected))
+
+
+KILLED = """
+import sys, time
+from test_sampler import bowl, sampler
+s = sampler(batch_size=8)
+for _ in range(2):
+    X = s.ask()
+    s.tell(X, bowl(X))
+print(s.ask().tolist())
+s.save(sys.argv[1])
+print("saved", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_is_killed_between_ask_and_tell_loses_nothing(after, tmp_path):
+    """The state is saved, the process killed, and another one is told and asks: as if there had been only one."""
+    _, asked = after
+    state, own = tmp_path / "state.safetensors", os.environ | {"JAX_ENABLE_X64": str(jax.config.read("jax_enable_x64"))}
+    own["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+    command = [sys.executable, "-c", KILLED, str(state)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own) as process:
+        assert process.stdout is not None
+        handed_out = json.loads(process.stdout.readline())
+        assert process.stdout.readline() == "saved\n"
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    np.testing.assert_array_equal(handed_out, asked)
+    whole = sampler(batch_size=8)
+    for _ in range(3):
+        X = whole.ask()
+        whole.tell(X, bowl(X))
+    resumed = ThompsonSampler.load(state)
+    np.testing.assert_array_equal(resumed.pending, asked)
+    resumed.tell(handed_out, bowl(np.asarray(handed_out)))
+    assert len(resumed.pending) == 0
+    np.testing.assert_array_equal(resumed.ask(), whole.ask())
 
 
 @pytest.mark.slow

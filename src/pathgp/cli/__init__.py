@@ -18,6 +18,7 @@ COMMANDS = {
     "fit": "learn a model from a table",
     "predict": "predict the rows of a table, however many",
     "sample": "draw functions from a model, at the rows of a table",
+    "suggest": "suggest what to try next, from a table of what was tried",
     "evaluate": "judge a model on rows with known targets",
     "info": "what a model is and how it was fitted",
     "plot": "draw a model, or how good it is",

@@ -1,0 +1,121 @@
+"""What `pathgp suggest` goes on from: the state of an optimisation, from tables or from a file."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float64
+
+from pathgp import storage
+from pathgp.cli import inputs
+from pathgp.cli.common import say
+from pathgp.solvers import Auto
+from pathgp.tables import NUMBER, column_kinds, listed
+from pathgp.thompson import Search
+from pathgp.thompson.loop import Settings, State, observe
+from pathgp.thompson.sampler import CLASSES
+from pathgp.thompson.space import Codes, Dimension, Space
+
+
+class Optimisation(NamedTuple):
+    """An optimisation, and the names in the tables that tell of it."""
+
+    settings: Settings
+    state: State
+    names: list[str]
+    target: str
+
+    @classmethod
+    def read(cls, arguments: argparse.Namespace) -> "Optimisation":
+        """As the command line describes it, with all that was told."""
+        a = arguments
+        bounds = inputs.read_bounds(a.bounds)
+        if a.target in bounds:
+            raise ValueError(f"--target is {a.target!r}, but {a.bounds} has it as an input: it cannot be both.")
+        space = Space(tuple(bounds.values()))
+        sign = -1.0 if a.minimise else 1.0
+        settings = Settings(space, None, sign, Auto(), Search(), 2 * (space.width + 1), a.seed)
+        found = cls(settings, State.empty(space), list(bounds), a.target)
+        X, y = read_history(a.file, bounds, a.target)
+        if a.state is None:
+            return found.afresh(a.pending, bounds, X, y)
+        return found.resumed(a.state, a.file, X, y)
+
+    def afresh(
+        self,
+        pending: pathlib.Path | None,
+        bounds: Mapping[str, Dimension],
+        X: Codes,
+        y: Float64[np.ndarray, "n"],
+    ) -> "Optimisation":
+        """From tables alone: the more rows there are, the further the random numbers have come."""
+        codes = self.state.pending if pending is None else inputs.encode(pending, bounds, inputs.read(pending, bounds))
+        state = observe(dataclasses.replace(self.state, pending=codes), X, y)
+        known = len(y) + len(state.pending)
+        return self._replace(state=dataclasses.replace(state, asks=known, designed=known))
+
+    def resumed(
+        self, path: pathlib.Path, history: pathlib.Path, X: Codes, y: Float64[np.ndarray, "n"]
+    ) -> "Optimisation":
+        """From a stored state, told the rows which are new since; from the beginning if there is none."""
+        if not path.exists():
+            return self._replace(state=observe(self.state, X, y))
+        said = storage.metadata(path)
+        if "told" not in said:
+            raise ValueError(f"--state {path} is not one that `pathgp suggest` wrote.")
+        before, state = storage.load(path, classes=CLASSES)
+        given = lambda settings: (settings.space, settings.sign, settings.random_state)
+        same = bool(eqx.tree_equal(given(before), given(self.settings)))
+        if not same or (said["inputs"], said["target"]) != (self.names, self.target):
+            raise ValueError(
+                f"--state {path} was made with other bounds, another target, direction or seed: use those, or another "
+                "file."
+            )
+        told = said["told"]
+        valid = np.flatnonzero(np.isfinite(y[:told]))
+        if len(y) < told or not (np.array_equal(X[valid], state.X) and np.array_equal(y[valid], state.y)):
+            raise ValueError(
+                f"{history} does not begin with the {told} rows that --state {path} was told: put new rows below them, "
+                "or use another file for the state."
+            )
+        return self._replace(state=observe(state, X[told:], y[told:]))
+
+    def save(self, path: pathlib.Path) -> None:
+        """Everything that the next call needs, with the names that the state does not know."""
+        said = {"inputs": self.names, "target": self.target, "told": self.state.y.size + self.state.failed}
+        storage.save(path, (self.settings, self.state), metadata=said, classes=CLASSES)
+
+    def best(self) -> dict[str, Any] | None:
+        """The best result and its inputs."""
+        state = self.state
+        if not state.y.size:
+            return None
+        row = int(np.argmax(self.settings.sign * state.y))
+        point = self.settings.space.decode(state.X[row : row + 1])[0].tolist()
+        return {"value": float(state.y[row]), "inputs": dict(zip(self.names, point, strict=True))}
+
+
+def read_history(
+    path: pathlib.Path, bounds: Mapping[str, Dimension], target: str
+) -> tuple[Codes, Float64[np.ndarray, "n"]]:
+    """The codes of the inputs, and the results with NaN for what failed."""
+    present = column_kinds(path)
+    if target not in present:
+        raise ValueError(f"--target names {target!r}, but the columns of {path} are {listed(list(present))}.")
+    if present[target] != NUMBER:
+        raise ValueError(
+            f"{path}: the target {target!r} holds {present[target]}: numbers are needed, and nothing where it failed."
+        )
+    columns = inputs.read(path, bounds, target)
+    y = np.array([np.nan if value is None else value for value in columns[target]], dtype=np.float64)
+    if not y.size:
+        raise ValueError(f"{path} has no rows below its header: try a few points first.")
+    codes = inputs.encode(path, bounds, columns)
+    spare = [name for name in present if name != target and name not in bounds]
+    if spare:
+        say(f"not used, since it is not in the bounds: {listed(spare)}.")
+    return codes, y

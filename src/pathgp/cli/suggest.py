@@ -1,0 +1,120 @@
+"""`pathgp suggest`: what to try next, from a table of what was tried."""
+
+import argparse
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pathgp.cli.common import add_command, check_out, say, show
+
+BOUNDS = """
+bounds.json names each input, a column of HISTORY, and what it can be:
+  {
+    "temperature": [20, 80],                      a number from 20 to 80
+    "rate": {"real": [1e-4, 0.1], "log": true},   a number, on a logarithmic scale
+    "layers": {"integer": [1, 8]},                a whole number, both ends included
+    "solvent": {"choices": ["water", "ethanol"]}  one of these: all text, all numbers, or all true and false
+  }
+
+A row of HISTORY whose target is empty or not finite is an evaluation that failed: it is left out and counted.
+Columns that are neither the target nor in bounds.json are not used.
+"""
+
+
+def add_to(commands: Any) -> None:
+    """Adds `suggest` to the command line."""
+    parser = add_command(
+        commands,
+        "suggest",
+        "suggest what to try next, from a table of what was tried",
+        run,
+        """
+pathgp suggest history.csv --bounds bounds.json --target yield --n 100 --out next.csv
+pathgp suggest history.csv --bounds bounds.json --target cost --minimise --pending next.csv --n 10
+pathgp suggest history.csv --bounds bounds.json --target yield --state search.safetensors --json""",
+    )
+    parser.epilog = f"{BOUNDS.strip()}\n\n{parser.epilog}"
+    parser.add_argument("file", metavar="HISTORY", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
+    parser.add_argument("--bounds", required=True, type=pathlib.Path, metavar="FILE", help="the inputs: see below")
+    parser.add_argument("--target", required=True, metavar="COLUMN", help="the column with the results")
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="how many suggestions (default: %(default)s)")
+    direction = parser.add_mutually_exclusive_group()
+    direction.add_argument("--maximise", action="store_true", help="the larger the target the better (the default)")
+    direction.add_argument("--minimise", action="store_true", help="the smaller the target the better")
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument(
+        "--pending",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="a table of inputs that are being tried, not to be repeated",
+    )
+    known.add_argument(
+        "--state",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="go on from this file, made if it is not there: it keeps what was suggested and learned; new rows of "
+        "HISTORY stand below those of before",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all draws (default: %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--json", action="store_true", help="the suggestions and what they rest on as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Reads all tables, asks, and writes the suggestions; then the state, so that what is in it was handed out."""
+    from pathgp.checks import at_least
+    from pathgp.cli.history import Optimisation
+    from pathgp.tables import is_parquet, table_writer
+    from pathgp.thompson.loop import propose
+
+    start, a = time.perf_counter(), arguments
+    at_least(a.n, 1, "--n")
+    if a.out is not None:
+        check_out(a.out, a.force)
+        is_parquet(a.out)
+    if a.state is not None:
+        check_out(a.state, force=True)
+    search = Optimisation.read(a)
+    settings, state = search.settings, search.state
+    if state.y.size < settings.initial:
+        say(f"{state.y.size} results are too few to learn from, {settings.initial} are needed: these fill the space.")
+    else:
+        say(f"learning {a.target!r} from {state.y.size:,} results with {len(search.names)} inputs.")
+    codes, after = propose(settings, state, a.n)
+    points = settings.space.decode(codes)
+    suggestions = {name: np.asarray(points[:, i].tolist()) for i, name in enumerate(search.names)}
+    if a.out is not None or not a.json:
+        with table_writer(a.out, sys.stdout.buffer) as write:
+            write(suggestions)
+    if a.state is not None:
+        search._replace(state=after).save(a.state)
+    result = {
+        "target": a.target,
+        "direction": "minimise" if a.minimise else "maximise",
+        "results": state.y.size,
+        "failed": state.failed,
+        "pending": len(state.pending),
+        "best": search.best(),
+        "suggestions": {name: column.tolist() for name, column in suggestions.items()},
+        "seconds": time.perf_counter() - start,
+        "out": None if a.out is None else str(a.out),
+    }
+    if a.json or a.out is not None:
+        show(result, lines(result, a.n), a.json)
+
+
+def lines(result: Mapping[str, Any], n: int) -> dict[str, str]:
+    """The result in words."""
+    found = result["best"]
+    at = "" if found is None else ", ".join(f"{name} = {value}" for name, value in found["inputs"].items())
+    return {
+        "results": f"{result['results']:,}, and {result['failed']:,} failed; {result['pending']:,} pending",
+        "best": "none yet" if found is None else f"{found['value']:.6g} at {at}",
+        "seconds": f"{result['seconds']:.1f}",
+        "written": f"{n:,} suggestions to {result['out']}",
+    }

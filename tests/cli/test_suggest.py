@@ -1,0 +1,251 @@
+"""`pathgp suggest`: the same suggestions as the loop in Python gives, from tables and JSON."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import qmc
+
+pytest.importorskip("pyarrow")
+import pyarrow.csv
+import pyarrow.parquet
+
+from pathgp.cli import main
+from pathgp.thompson import Categorical, Integer, Real, ThompsonSampler
+
+BOUNDS = {
+    "heat": [20, 80],
+    "rate": {"real": [1e-3, 1.0], "log": True},
+    "layers": {"integer": [1, 4]},
+    "solvent": {"choices": ["water", "oil"]},
+}
+SPACE = [Real(20, 80), Real(1e-3, 1, log=True), Integer(1, 4), Categorical(("water", "oil"))]
+FAILED = (3, 11)
+
+
+def yields(rows):
+    return [-(((h - 50) / 30) ** 2) - np.log10(r / 0.1) ** 2 - (k - 3) ** 2 + (s == "oil") for h, r, k, s in rows]
+
+
+def write(path, rows, y, name="yield"):
+    lines = [",".join(map(str, [*row, *([] if np.isnan(v) else [v])])) for row, v in zip(rows, y, strict=True)]
+    lines = [line + "," * (line.count(",") < len(BOUNDS)) for line in lines]
+    path.write_text("\n".join([",".join([*BOUNDS, name]), *lines]) + "\n")
+
+
+def suggest(folder, *options, target="yield"):
+    command = ["suggest", folder / "history.csv", "--bounds", folder / "bounds.json", "--target", target, *options]
+    return main([str(word) for word in command])
+
+
+@pytest.fixture(scope="module")
+def told():
+    """Thirty points, of which two failed."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (float(h.round(3)), float((10**r).round(5)), int(k), str(s))
+        for h, r, k, s in zip(
+            rng.uniform(20, 80, 30),
+            rng.uniform(-3, 0, 30),
+            rng.integers(1, 5, 30),
+            rng.choice(["water", "oil"], 30),
+            strict=True,
+        )
+    ]
+    y = np.array(yields(rows))
+    y[list(FAILED)] = np.nan
+    return rows, y
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, told):
+    """The tables, and two calls of the command that go on from each other, with what they printed."""
+    place = tmp_path_factory.mktemp("search")
+    (place / "bounds.json").write_text(json.dumps(BOUNDS))
+    write(place / "history.csv", *told)
+    return place
+
+
+@pytest.fixture(scope="module")
+def sampler(told):
+    """The same in Python."""
+    rows, y = told
+    loop = ThompsonSampler(SPACE, random_state=5)
+    loop.tell(rows, y)
+    return loop
+
+
+@pytest.fixture(scope="module")
+def first(folder, sampler):
+    out = folder / "next.csv"
+    assert suggest(folder, "--n", "6", "--seed", "5", "--state", folder / "state", "--out", out) == 0
+    return out, sampler.ask(6)
+
+
+def rows_of(path):
+    return [tuple(row.values()) for row in pyarrow.csv.read_csv(path).to_pylist()]
+
+
+def test_suggestions_are_those_of_the_sampler(first):
+    out, asked = first
+    assert pyarrow.csv.read_csv(out).column_names == list(BOUNDS)
+    found = rows_of(out)
+    for row, expected in zip(found, asked, strict=True):
+        assert row[2:] == tuple(expected[2:])
+        np.testing.assert_allclose(row[:2], expected[:2].astype(float), rtol=1e-12)  # as text
+        assert isinstance(row[2], int)
+    assert np.mean(yields(found)) > np.mean(yields(_corners()))
+
+
+def _corners():
+    return [(h, r, k, s) for h in (20, 50, 80) for r in (1e-3, 1e-1, 1) for k in (1, 2, 3, 4) for s in ("water", "oil")]
+
+
+def test_a_state_goes_on_and_knows_what_is_pending(folder, first, told, sampler, capsys):
+    out, asked = first
+    rows, y = told
+    new = rows_of(out)[:4]
+    values = np.array([*yields(new[:3]), np.nan])
+    write(folder / "history.csv", [*rows, *new], [*y, *values])
+    assert suggest(folder, "--n", "6", "--seed", "5", "--state", folder / "state", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    write(folder / "history.csv", rows, y)
+    sampler.tell(asked[:4], values)
+    expected = sampler.ask(6)
+    assert (result["results"], result["failed"], result["pending"]) == (31, 3, 2)
+    assert result["suggestions"]["solvent"] == expected[:, 3].tolist()
+    np.testing.assert_allclose(result["suggestions"]["heat"], expected[:, 0].astype(float), rtol=1e-9)
+    assert result["out"] is None
+    best = max(range(30), key=lambda i: np.nan_to_num(y[i], nan=-np.inf))
+    top = max(float(y[best]), *values[:3])
+    assert result["best"]["value"] == pytest.approx(top)
+
+
+def test_what_is_pending_is_not_suggested_again(folder, first, told, capsys):
+    out, _ = first
+    assert suggest(folder, "--n", "6", "--pending", out, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["results"], result["failed"], result["pending"]) == (28, 2, 6)
+    fresh = list(zip(*result["suggestions"].values(), strict=True))
+    for row in fresh:
+        for other in [*rows_of(out), *told[0]]:
+            same = row[2:] == other[2:] and abs(row[0] - other[0]) < 6e-3 and abs(np.log(row[1] / other[1])) < 6.9e-4
+            assert not same  # by less than 1e-4 of every range
+
+
+def test_few_results_are_followed_by_points_that_fill_the_space(tmp_path, capsys):
+    (tmp_path / "bounds.json").write_text('{"a": [0, 1], "b": [-1, 1]}')
+    (tmp_path / "history.csv").write_text("a,b,note,y\n0.5,0.5,x,3\n0.25,0,x,1\n0.1,0.1,x,\n")
+    out = tmp_path / "next.parquet"
+    assert suggest(tmp_path, "--n", "5", "--minimise", "--out", out, "--seed", "7", target="y") == 0
+    printed = capsys.readouterr()
+    assert "2 results are too few to learn from, 6 are needed" in printed.err
+    assert "not in the bounds: 'note'" in printed.err
+    assert "2, and 1 failed; 0 pending" in printed.out
+    assert "1 at a = 0.25, b = 0.0" in printed.out
+    table = pyarrow.parquet.read_table(out)
+    sobol = qmc.Sobol(2, seed=7).random(8)[3:8]  # three rows are known already
+    np.testing.assert_allclose(table["a"], sobol[:, 0], atol=1e-6)
+    np.testing.assert_allclose(table["b"], 2 * sobol[:, 1] - 1, atol=1e-6)
+    assert {path.name for path in tmp_path.iterdir()} == {"bounds.json", "history.csv", "next.parquet"}
+
+
+def test_a_file_that_exists_is_kept_unless_forced(tmp_path, capfd):
+    (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
+    (tmp_path / "history.csv").write_text("a,y\n0.5,1\n")
+    out = tmp_path / "next.csv"
+    out.write_text("precious")
+    assert suggest(tmp_path, "--out", out, target="y") == 2
+    assert out.read_text() == "precious"
+    assert suggest(tmp_path, "--out", out, "--force", target="y") == 0
+    assert out.read_text().startswith("a\n0.")
+    capfd.readouterr()
+    assert suggest(tmp_path, target="y") == 0
+    assert capfd.readouterr().out == out.read_text()
+
+
+GOOD = "a,k,c,y\n0.5,1,red,1\n0.2,2,blue,2\n"
+ABC = '{"a": [0, 1], "k": {"integer": [1, 3]}, "c": {"choices": ["red", "blue"]}}'
+
+
+@pytest.mark.parametrize(
+    ("history", "bounds", "options", "sentence"),
+    [
+        (GOOD, ABC, ["--target", "z"], "--target names 'z', but the columns of"),
+        (GOOD, ABC, ["--target", "a"], "has it as an input"),
+        (GOOD, ABC, ["--target", "c"], "has it as an input"),
+        (GOOD, '{"a": [0, 1]}', ["--target", "c"], "the target 'c' holds text"),
+        (GOOD, ABC, ["--n", "0"], "--n must be at least 1"),
+        (GOOD, ABC, ["--out", "{folder}/next.xlsx"], "must end in .csv, .csv.gz or .parquet"),
+        (GOOD, ABC, ["--out", "{folder}/none/next.csv"], "none is missing"),
+        (GOOD, ABC, ["--bounds", "{folder}/nowhere.json"], "nowhere.json is missing"),
+        (GOOD, ABC, ["--pending", "{folder}/nowhere.csv"], "nowhere.csv is missing"),
+        (GOOD, ABC, ["--pending", "{folder}/bounds.json"], "must end in .csv"),
+        (GOOD, ABC, ["--state", "{folder}/history.csv"], "is not a whole safetensors file"),
+        (GOOD, "[[0, 1]]", [], "must be an object with an entry for each input"),
+        (GOOD, "{}", [], "must be an object with an entry for each input"),
+        (GOOD, '{"a": [0, 1]', [], "is not JSON"),
+        (GOOD, '{"a": [1, 0]}', [], "'a' goes from 1 to 0: low must be below high"),
+        (GOOD, '{"a": [1, 1]}', [], "low must be below high"),
+        (GOOD, '{"a": [0, Infinity]}', [], "both finite"),
+        (GOOD, '{"a": ["low", "high"]}', [], "but it must be [low, high]"),
+        (GOOD, '{"a": {"real": [0, 1], "log": true}}', [], "so that low must be positive"),
+        (GOOD, '{"a": {"real": [0, 1], "lgo": true}}', [], 'it can only have "log": true'),
+        (GOOD, '{"k": {"integer": [1, 2.5]}}', [], "but it must be [low, high]"),
+        (GOOD, '{"c": {"choices": ["red"]}}', [], "at least two"),
+        (GOOD, '{"c": {"choices": ["red", 1]}}', [], "all text, all numbers"),
+        (GOOD, '{"c": {"choices": [null, null]}}', [], "all text, all numbers"),
+        (GOOD, '{"c": {"choices": ["red", "green"]}}', [], "column 'c' has the value 'blue', which is none"),
+        (GOOD, '{"a": [0, 1], "size": [0, 1]}', [], "lacks 'size', which the bounds name"),
+        (GOOD, '{"c": [0, 1]}', [], "column 'c' holds text, where the bounds have numbers"),
+        (GOOD, '{"a": [0.3, 1]}', [], "column 'a' holds 0.2 in row 2, which is out of its bounds"),
+        (GOOD, '{"a": {"integer": [0, 1]}}', [], "column 'a' must be whole numbers"),
+        ("a,y\n0.5,1\n,2\n", '{"a": [0, 1]}', [], "column 'a' is empty in row 2: only the target may be"),
+        ("a,y\n", '{"a": [0, 1]}', [], "has no rows below its header"),
+        ("", '{"a": [0, 1]}', [], "is empty: it must have a header and rows"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capfd, history, bounds, options, sentence):
+    (tmp_path / "history.csv").write_text(history)
+    (tmp_path / "bounds.json").write_text(bounds)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    words = [option.format(folder=tmp_path) for option in options]
+    assert suggest(tmp_path, *words, target="y") == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert sentence in printed.err
+    assert printed.err.startswith("pathgp: ")
+    assert printed.err.endswith(".\n")
+    assert printed.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("history", "options", "sentence"),
+    [
+        ("a,y\n0.5,1\n0.25,2\n", ["--minimise"], "other bounds, another target, direction or seed"),
+        ("a,y\n0.5,1\n0.25,2\n", ["--seed", "1"], "other bounds, another target, direction or seed"),
+        ("a,y\n0.25,2\n0.5,1\n", [], "does not begin with the 2 rows"),
+        ("a,y\n0.5,1\n", [], "does not begin with the 2 rows"),
+        ("a,y\n0.5,1\n0.25,\n", [], "does not begin with the 2 rows"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(tmp_path, capfd, history, options, sentence):
+    (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
+    (tmp_path / "history.csv").write_text("a,y\n0.5,1\n0.25,2\n")
+    state = tmp_path / "state.safetensors"
+    assert suggest(tmp_path, "--state", state, target="y") == 0
+    before = state.read_bytes()
+    (tmp_path / "history.csv").write_text(history)
+    capfd.readouterr()
+    assert suggest(tmp_path, "--state", state, *options, target="y") == 2
+    assert sentence in capfd.readouterr().err
+    assert state.read_bytes() == before
+
+
+def test_help_shows_the_json(capsys):
+    with pytest.raises(SystemExit):
+        main(["suggest", "--help"])
+    printed = capsys.readouterr().out
+    assert "examples:\n  pathgp suggest" in printed
+    assert '{"integer": [1, 8]}' in printed
