@@ -6,6 +6,7 @@ Test RMSE and NLL with published hyperparameters, split 0; and what fading the n
 """
 
 import argparse
+import dataclasses
 import json
 import pathlib
 import warnings
@@ -41,11 +42,12 @@ def measure(name: str) -> dict[str, list[float]]:
         print(name, label, *(f"{x:.4f}" for x in rows[label]), flush=True)
 
     for passes in (1, 2, 3):
-        solver = SAP(passes=passes, block_size=1024, averaging=None, tolerance=0)
-        p = condition(gp, data.X, data.y, solver=solver, key=jax.random.key(0))
-        label = f"{passes} pass{'es' if passes > 1 else ''}"
+        label, options = f"{passes} pass{'es' if passes > 1 else ''}", {"block_size": 1024, "tolerance": 0.0}
+        p = condition(gp, data.X, data.y, solver=SAP(passes, **options), key=jax.random.key(0))
+        add(f"{label} alone", p.mean(data.X_test), p.deviations(data.X_test))
+        p = condition(gp, data.X, data.y, solver=SAP(passes, local=Local(), **options), key=jax.random.key(0))
+        p = dataclasses.replace(p, unfinished=None)
         mean, deviations = p.mean(data.X_test), p.deviations(data.X_test)
-        add(f"{label} alone", mean, deviations)
         for neighbours, taper in ((64, 0.25), (128, 0.0), (128, 0.25), (128, 0.5), (256, 0.25)):
             projection = Local(neighbours, taper).projection(p.system)
             finish = Function(projection, p.solution.residual)(data.X_test)

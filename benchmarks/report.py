@@ -138,7 +138,10 @@ def rivals_table(stored: dict) -> list[str]:
         found = line.get("passes", {})
         errors = [f"{found[k][1]:.3f}" if k in found else "" for k in passes]
         if "error" in line:
-            errors[passes.index("3")] = f"{line['error']:.3f}"
+            errors = [
+                f"{line['error']:.3f}" if f", {k} pass" in name else cell
+                for k, cell in zip(passes, errors, strict=True)
+            ]
         setup = f"{line['setup']:.1f}" if "setup" in line else ""
         lines.append(f"| {name} | {setup} | {' | '.join(errors)} |")
     return lines

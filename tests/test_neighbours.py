@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from pathgp import neighbours
-from pathgp.neighbours import Exhaustive, Tree, search, tree
+from pathgp.neighbours import Exhaustive, Tree, in_neighbourhoods, search, tree
 
 
 def brute_force(points, queries, num):
@@ -63,3 +63,13 @@ def test_a_tree_is_taken_for_many_points_unless_it_would_look_at_most_of_them(mo
     assert isinstance(search(jnp.asarray(rng.normal(size=(1000, 2)))), Exhaustive)
     assert isinstance(search(jnp.asarray(rng.normal(size=(60_000, 2)))), Tree)
     assert isinstance(search(jnp.asarray(rng.normal(size=(60_000, 40)))), Exhaustive)
+
+
+@pytest.mark.parametrize("N", [1, 7, 1000])
+def test_rows_in_neighbourhoods_are_all_rows_and_near_each_other(N):
+    points = np.random.default_rng(0).normal(size=(N, 2)) * [1, 3]
+    order = np.asarray(in_neighbourhoods(jnp.asarray(points), leaf=20))
+    np.testing.assert_array_equal(np.sort(order), np.arange(N))
+    if N == 1000:  # 50 parts of 20: were they squares, each would have a fiftieth of the variance
+        within = np.mean([points[part].var(axis=0).sum() for part in order.reshape(50, 20)])
+        assert within < 0.1 * points.var(axis=0).sum()

@@ -133,6 +133,22 @@ def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
     return Tree(*map(jnp.asarray, (Z, rows, *_box(Z))))
 
 
+def in_neighbourhoods(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Array, "N"]:
+    """The rows in an order in which those that are near each other stand together: that of the leaves of a tree."""
+    N, d = points.shape
+    depth = max(0, int(np.ceil(np.log2(N / leaf))))
+    padding = -N % 2**depth
+    points = jnp.concatenate([points, jnp.full((padding, d), jnp.inf, points.dtype)])
+    rows = jnp.arange(N + padding)
+    for level in range(depth):
+        groups = rows.reshape(2**level, -1)
+        Z = points[groups]
+        spread = jnp.max(jnp.where(jnp.isinf(Z), -jnp.inf, Z), axis=1) - jnp.min(Z, axis=1)
+        coordinate = jnp.take_along_axis(Z, jnp.argmax(spread, axis=1)[:, None, None], axis=2)[:, :, 0]
+        rows = jnp.take_along_axis(groups, jnp.argsort(coordinate, axis=1), axis=1).reshape(-1)
+    return rows[:N]  # the padding is infinitely far away, and last of all
+
+
 def tree_of_rows(points: Float[Array, "N d"], leaves: Int[Array, "l w"]) -> Tree:
     """The tree with these rows in its leaves, which `Tree.leaves` says of another."""
     rows, Z = np.asarray(leaves), np.asarray(points)
