@@ -5,6 +5,7 @@ import re
 import sys
 
 import numpy as np
+from PIL import Image
 
 from pathgp.plots import calibration_panel, new_figure, predicted_panel, save_figure
 from pathgp.solvers.auto import SUBSET_ROWS
@@ -111,4 +112,6 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or SIZES:
         figure = new_figure(*SIZES[name])
         globals()[f"draw_{name}"](figure)
-        save_figure(figure, FOLDER / "tutorials" / f"{name}.png")
+        path = FOLDER / "tutorials" / f"{name}.png"
+        save_figure(figure, path)
+        Image.open(path).convert("RGB").quantize(128).save(path, optimize=True)  # a third of the size

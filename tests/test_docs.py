@@ -19,14 +19,23 @@ ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "s
 RUNS = [
     ("coming-from.md", {}, "assert np.abs(whole[2] - part[0]).max() < 1e-4; assert posterior.system.size == 62"),
     (
+        "extending.md",
+        {},
+        """
+import numpy as np
+P = np.column_stack([np.cos(X[:, 0]), np.sin(X[:, 0])]).astype(np.float64)
+ridge = np.linalg.solve(P.T @ P + 0.1 * np.eye(2), P.T @ np.asarray(y))  # the same process, by its two weights
+assert np.allclose(wave.mean(X[:9]), P[:9] @ ridge, atol=1e-3)
+exact = condition(gp, X, y, solver=solvers.Cholesky(), num_samples=8, key=jax.random.key(2))
+assert bool(posterior.info.converged.all()) and np.allclose(posterior.samples(X), exact.samples(X), atol=0.1)
+""",
+    ),
+    (
         "limits.md",
         {},
         """
-assert "did not reach the tolerance" in str(caught[0].message)
-assert posterior.info.solver == "Cholesky" and precise.mean(X64[:1]).dtype == np.float64
-P = np.column_stack([np.cos(X[:, 0]), np.sin(X[:, 0])]).astype(np.float64)
-ridge = np.linalg.solve(P.T @ P + 0.1 * np.eye(2), P.T @ np.asarray(y))  # the same process, by its two weights
-assert np.allclose(wave.mean(X[:9, :1]), P[:9] @ ridge, atol=1e-3)
+assert "did not reach the tolerance" in str(caught[0].message) and more.system.size == 320
+assert posterior.info.solver == "Cholesky" and precise.solution.weights.dtype == np.float64
 """,
     ),
     (
