@@ -68,8 +68,7 @@ def draw_optimisation(figure):
         axes.plot(*batch.T, "o", color=ORANGE, markersize=3)
         axes.set(title=f"batch {i + 1}", aspect="equal", xticks=[0, 1], yticks=[0, 1])
     panels[4].plot(range(1, 5), -0.397887 - np.array(best), "o-", color=BLUE)
-    panels[4].set(yscale="log", xlabel="batch of 40", title="distance of the best from the maximum", xticks=range(1, 5))
-    panels[4].title.set_fontsize(9)
+    panels[4].set(yscale="log", xlabel="batch", ylabel="below the maximum by", title="best so far", xticks=range(1, 5))
 
 
 def _objective():

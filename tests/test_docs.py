@@ -139,3 +139,6 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
     api = pages[tmp_path / "api" / "index.html"]
     for name in ("GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"):
         assert f'id="pathgp.{name}"' in api, name
+    shown = re.sub(r"<[^>]+>", "", api)
+    assert "Matern32(lengthscale=1.0, variance=1.0)" in shown  # fields as arguments, inherited and with their defaults
+    assert "CG(steps=1000, rank=100" in re.sub(r"\s+", "", shown).replace(",", ", ")
