@@ -68,8 +68,8 @@ assert np.allclose(slope_of_one[0], slopes[70, 2], atol=1e-3)
     ),
     (
         "tutorials/optimisation.md",
-        {"BATCH = 1000": "BATCH = 16", "ROUNDS = 5": "ROUNDS = 3"},
-        "assert sampler.best().y > -1.5 and sampler.failed == 1  # chance alone: −3 after 48 points",
+        {"BATCH = 1000": "BATCH = 8"},
+        "assert sampler.best().y > -0.52 and sampler.failed == 1  # which of 40 points at random happens once in ten",
     ),
     (
         "tutorials/million.md",
