@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-slow lint bench lock clean
+.PHONY: demo test test-slow lint docs bench lock clean
 
 .venv/.done: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -26,6 +26,9 @@ lint: .venv/.done
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 
+docs: .venv/.done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
 bench: .venv/.done
 	$(BIN)/pathgp bench kernel
 	$(BIN)/python benchmarks/solve.py
@@ -38,4 +41,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache demo.png
+	rm -rf .venv .pytest_cache .ruff_cache demo.png site

@@ -51,10 +51,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     kernel : "matern32", "matern12", "matern52", "rbf", "rational_quadratic", or a kernel of `pathgp.kernels`
         A name has a length scale for each input. Learning starts from the parameters of an object.
     noise : float or None
-        The variance of the noise of an observation: where learning starts, or as it is if the hyperparameters are
-        fixed. None is a tenth of the variance of y.
+        The variance of the noise of an observation, in standardised units where `standardize` is True: where learning
+        starts, or as it is if the hyperparameters are fixed. None is a tenth of the variance of y.
     hyperparameters : "learn" or "fixed"
-        Learned by the marginal likelihood: the exact one up to 2000 rows, that of nearest neighbours above. Fixed,
+        Learned by the marginal likelihood: the exact one up to 1000 rows, that of nearest neighbours above. Fixed,
         `kernel` and `noise` are taken as they are and the prior mean is zero: **in standardised units** where
         `standardize` is True (inputs and target of mean zero and variance one), else in those of the data.
     solver : "auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", or a solver of `pathgp.solvers`

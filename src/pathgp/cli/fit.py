@@ -43,7 +43,7 @@ pathgp fit train.csv --target price --columns size age --test-share 0.1 --out mo
         help="matern12, matern32, matern52, rbf or rational_quadratic (default: %(default)s)",
     )
     model.add_argument(
-        "--noise", type=float, metavar="VARIANCE", help="where the noise starts, in units of the target²"
+        "--noise", type=float, metavar="VARIANCE", help="where the noise starts, as a share of the target's variance"
     )
     model.add_argument(
         "--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd or subset (default: %(default)s)"

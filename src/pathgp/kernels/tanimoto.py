@@ -15,7 +15,7 @@ from pathgp.kernels.base import Kernel
 class Tanimoto(Kernel):
     """variance · Σᵢ min(xᵢ, zᵢ) / Σᵢ max(xᵢ, zᵢ) for vectors of counts, on bits the Jaccard similarity.
 
-    Where no count exceeds `max_count`, say so: min(x, z) = Σ_c [x ≥ c][z ≥ c] is then that many matrix products,
+    Where no count exceeds `max_count`, say so: `min(x, z) = Σ_c [x ≥ c][z ≥ c]` is then that many matrix products,
     much faster than the elementwise minimum (`max_count=1` for bits). Two empty fingerprints are alike.
 
     >>> import jax.numpy as jnp

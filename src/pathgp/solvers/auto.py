@@ -29,12 +29,12 @@ class Choice(NamedTuple):
 
 
 class Auto(Solver):
-    """Exact up to `EXACT_ROWS` rows; up to `PROJECTED_ROWS` block projections, above that on a subset of the rows.
+    """Exact up to 4000 rows; up to 250,000 block projections, above that on a subset of the rows.
 
     All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
-    without. Projections go on until a pass
-    over the data changes predictions at the data by less than `settle` times what they leave unexplained, or leaves a
-    relative residual within `tolerance`, or `passes` or `max_seconds` are used up.
+    without. Projections go on until a pass over the data changes predictions at the data by less than `settle` times
+    what they leave unexplained, or leaves a relative residual within `tolerance`, or `passes` or `max_seconds` are used
+    up.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """

@@ -1,0 +1,147 @@
+"""The pages: their examples run, the site builds without a warning, and nothing in it comes from elsewhere."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src")}
+
+# A page, numbers of it that are smaller here, and what must hold where its examples end: computed in another way where
+# there is one, else with room for chance.
+RUNS = [
+    ("coming-from.md", {}, "assert np.abs(whole[2] - part[0]).max() < 1e-4; assert posterior.system.size == 62"),
+    (
+        "extending.md",
+        {},
+        """
+import numpy as np
+P = np.column_stack([np.cos(X[:, 0]), np.sin(X[:, 0])]).astype(np.float64)
+ridge = np.linalg.solve(P.T @ P + 0.1 * np.eye(2), P.T @ np.asarray(y))  # the same process, by its two weights
+assert np.allclose(wave.mean(X[:9]), P[:9] @ ridge, atol=1e-3)
+exact = condition(gp, X, y, solver=solvers.Cholesky(), num_samples=8, key=jax.random.key(2))
+assert bool(posterior.info.converged.all()) and np.allclose(posterior.samples(X), exact.samples(X), atol=0.1)
+""",
+    ),
+    (
+        "limits.md",
+        {},
+        """
+assert "did not reach the tolerance" in str(caught[0].message) and more.system.size == 320
+assert posterior.info.solver == "Cholesky" and precise.solution.weights.dtype == np.float64
+""",
+    ),
+    (
+        "tutorials/tabular.md",
+        {},
+        """
+assert 0.92 < coverage < 0.98  # three standard deviations of a binomial of 500 around 0.95
+assert 13 < (std**2 - std_of_function**2).mean() ** 0.5 < 17  # the noise is 15
+assert model.posterior_.system.size == 800
+""",
+    ),
+    (
+        "tutorials/samples.md",
+        {},
+        """
+from scipy.spatial.distance import cdist
+def k(a, b):
+    r = np.sqrt(5) * cdist(a, b) / 2.0
+    return (1 + r + r**2 / 3) * np.exp(-r)
+c, w = np.linspace(0, 10, 101)[:, None], np.full(101, 1 / 101)
+gain = np.linalg.solve(k(X, X) + 0.04 * np.eye(50), k(X, c)).T
+exact_mean = 2 + w @ gain @ (y - 2)
+exact_sd = np.sqrt(w @ (k(c, c) - gain @ k(X, c)) @ w)
+assert abs(np.mean(average) - exact_mean) < 4 * exact_sd / np.sqrt(512)
+assert abs(np.std(average) / exact_sd - 1) < 4 / np.sqrt(2 * 512) + 0.05  # four deviations, and that of the features
+assert at_worst_point <= anywhere <= 1 and posterior.num_samples == 1024
+assert np.all(heights >= f.max(axis=0) - 1e-2)  # no worse than the best of 1001 points
+assert np.allclose(slope_of_one[0], slopes[70, 2], atol=1e-3)
+""",
+    ),
+    (
+        "tutorials/optimisation.md",
+        {"BATCH = 1000": "BATCH = 8"},
+        "assert sampler.best().y > -0.52 and sampler.failed == 1  # which of 40 points at random happens once in ten",
+    ),
+    (
+        "tutorials/million.md",
+        {"N = 1_000_000": "N = 5_000"},
+        """
+assert posterior.info.solver == "SAP" and small.solution.weights.shape == (500, 17)
+assert 0.005 < float(gp.noise) < 0.02 and error < 0.08 and small_error < 0.1  # y varies by 0.5
+""",
+    ),
+]
+
+
+def examples(page):
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("page", "smaller", "then"),
+    [pytest.param(*run, id=run[0], marks=() if "/" in run[0] else pytest.mark.slow) for run in RUNS],
+)
+def test_the_examples_of_a_page_run_one_after_the_other(page, smaller, then, tmp_path):
+    code = "\n".join(examples(page))
+    for old, new in smaller.items():
+        assert code.count(old) == 1, old
+        code = code.replace(old, new)
+    command = [sys.executable, "-W", "error", "-c", code + then]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_quick_start_is_that_of_the_readme():
+    """Which runs as a test of its own."""
+    blocks = lambda path: re.findall(r"```(?:python|sh)\n(?:import|from|pathgp).*?```", path.read_text(), re.DOTALL)
+    assert blocks(DOCS / "index.md") == blocks(ROOT / "README.md")
+    assert len(blocks(DOCS / "index.md")) == 5
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_tutorial_run(tmp_path):
+    text = (DOCS / "tutorials/tabular.md").read_text()
+    commands = re.findall(r"^pathgp ([^#\n]+)", text, flags=re.MULTILINE)
+    assert len(commands) == 4
+    table = "\n".join([examples("tutorials/tabular.md")[0], examples("tutorials/tabular.md")[-1]])
+    words = [[sys.executable, "-c", table], *([sys.executable, "-m", "pathgp.cli", *shlex.split(c)] for c in commands)]
+    for command in words:
+        run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+        assert run.returncode == 0, (command, run.stderr)
+    assert (tmp_path / "predictions.csv").read_text().startswith("mean,sd,q0.025,q0.975")
+
+
+def test_pictures_are_small_and_shown():
+    for picture in (DOCS / "tutorials").glob("*.png"):
+        assert picture.stat().st_size < 150_000, picture
+        assert f"]({picture.name})" in picture.with_suffix(".md").read_text()
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed")
+def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**ENVIRONMENT, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    assert "WARNING" not in run.stderr, run.stderr
+    pages = {path: path.read_text() for path in tmp_path.rglob("*.html")}
+    assert len(pages) == len(list(DOCS.rglob("*.md"))) + 1  # and 404.html
+    for path, html in pages.items():
+        loaded = re.findall(r'<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)="(https?:|//)', html)
+        assert not loaded, path
+        assert "<blockquote" not in html, path  # an example that was taken for a quotation
+    api = pages[tmp_path / "api" / "index.html"]
+    for name in ("GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"):
+        assert f'id="pathgp.{name}"' in api, name
+    shown = re.sub(r"<[^>]+>", "", api)
+    assert "Matern32(lengthscale=1.0, variance=1.0)" in shown  # fields as arguments, inherited and with their defaults
+    assert "CG(steps=1000, rank=100" in re.sub(r"\s+", "", shown).replace(",", ", ")
