@@ -7,6 +7,7 @@ of JSON. A process of its own, because memory is measured, and because a peer th
 """
 
 import argparse
+import dataclasses
 import importlib
 import json
 import pathlib
@@ -24,7 +25,7 @@ from pathgp.datasets import Dataset
 from pathgp.experiments.peers import MODULES, NUM_SAMPLES, PEERS, SVGP_BATCH, SVGP_RATE, svgp_points, svgp_steps
 from pathgp.experiments.scores import Result, scores
 from pathgp.functions import Canonical, Function
-from pathgp.gp import GP, condition
+from pathgp.gp import GP, Posterior, condition
 from pathgp.inducing import random_subset
 from pathgp.kernels import Matern32
 from pathgp.solvers import (
@@ -52,7 +53,7 @@ def ours(solver: Solver, every: int | None = None) -> Callable[[Dataset, GP], Re
 
 
 def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Callable[[Dataset, GP], Result]:
-    """This library: a run to compile, then the one that counts; the first is watched every so many steps."""
+    """This library: a run to compile, cut short where it can be, then the one that counts, watched every few steps."""
 
     def run(data: Dataset, gp: GP) -> Result:
         snapshots: list[tuple[float, np.ndarray]] = []
@@ -60,35 +61,39 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
         def look(snapshot: Snapshot) -> None:
             snapshots.append((snapshot.seconds, np.asarray(snapshot.weights[:, 0])))
 
-        def job(observe: Every | None = None) -> tuple[float, Result]:
-            start = time.perf_counter()
+        def job(quickly: bool, observe: Every | None = None) -> tuple[float, Posterior, np.ndarray, np.ndarray]:
+            start, key = time.perf_counter(), jax.random.key(0)
             solver = make(data, gp)
-            posterior = condition(
-                gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=jax.random.key(0), observe=observe
-            )
-            mean, variance = jax.block_until_ready(posterior.predict(data.X_test))
-            info = posterior.info
-            return time.perf_counter() - start, {
-                "solver": info.solver,
-                "reason": info.reason,
-                "passes": info.passes,
-                "residual": float(jnp.max(info.relative_residual)),
-                **scores(data, np.asarray(mean), np.asarray(variance) + float(gp.noise)),
-            }
+            solver = hurried(solver) if quickly else solver
+            posterior = condition(gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=key, observe=observe)
+            mean, variance = map(np.asarray, jax.block_until_ready(posterior.predict(data.X_test)))
+            return time.perf_counter() - start, posterior, mean, variance
 
-        observe = None if every is None else Every(every, look)
-        first, result = job(observe=observe)
-        seconds = first
-        if first < SECONDS:  # compilation is a part of a long run that can be neglected
-            seconds, result = job()
+        first, posterior, mean, variance = job(quickly=True)
+        seconds, whole = first, hurried(posterior.solver) is posterior.solver
+        if not whole or first < SECONDS:  # compilation is a part of a long run that can be neglected
+            seconds, posterior, mean, variance = job(False, None if every is None else Every(every, look))
+        compiling, info = max(0.0, first - seconds) if whole else first, posterior.info
         canonical = Canonical(gp.kernel, jnp.asarray(data.X, dtype=float))
-        compiling = max(0.0, first - seconds)
         y_test = jnp.asarray(data.y_test)
         error = lambda w: float(metrics.rmse(Function(canonical, jnp.asarray(w))(data.X_test), y_test))
-        curve = [(max(0.0, at - compiling), error(w)) for at, w in snapshots]
-        return {"seconds": seconds, "compile_seconds": compiling, **result, "curve": curve}
+        return {
+            "seconds": seconds,
+            "compile_seconds": compiling,
+            "solver": info.solver,
+            "reason": info.reason,
+            "passes": info.passes,
+            "residual": float(jnp.max(info.relative_residual)),
+            **scores(data, mean, variance + float(gp.noise)),
+            "curve": [(at, error(w)) for at, w in snapshots],
+        }
 
     return run
+
+
+def hurried(solver: Solver) -> Solver:
+    """The solver, stopped as soon as it can be, if it can: it compiles what is needed."""
+    return dataclasses.replace(solver, max_seconds=0.0) if hasattr(solver, "max_seconds") else solver
 
 
 def svgp(data: Dataset, gp: GP) -> SVGP:
