@@ -9,7 +9,6 @@ tile of K used twice, as the symmetry of K allows.
 """
 
 import argparse
-import json
 import pathlib
 import time
 import warnings
@@ -20,9 +19,8 @@ import numpy as np
 from scipy import sparse
 
 from pathgp import Local, condition
+from pathgp.cli.bench import store
 from pathgp.experiments import contest
-from pathgp.experiments.machine import machine
-from pathgp.files import write_atomically
 from pathgp.neighbours import in_neighbourhoods
 from pathgp.solvers import CG, SAP, Auto, Cholesky, Every
 from pathgp.tiles import tiled_product
@@ -203,9 +201,8 @@ def main():
     timed = products(gp.kernel, data.X.shape[1])
     for name, took in timed.items():
         print(f"{name:<28} {took:.3f} s a pass of 16384 rows, 65 columns")
-    if a.out is not None:
-        figures = {"benchmark": "rivals", "dataset": a.dataset, "rows": system.size, "lines": lines, "products": timed}
-        write_atomically(a.out, json.dumps({"machine": machine(), **figures}, indent=2).encode())
+    figures = {"dataset": a.dataset, "rows": system.size, "lines": lines, "products": timed}
+    store(a.out, {"benchmark": "rivals", **figures})
 
 
 if __name__ == "__main__":
