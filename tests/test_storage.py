@@ -65,6 +65,12 @@ def test_a_posterior_comes_back_with_the_same_bits_and_goes_on(posterior, path):
     np.testing.assert_array_equal(more.samples(QUERIES), again.samples(QUERIES))
 
 
+def test_a_file_has_the_permissions_that_the_user_chose(path, tmp_path):
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    assert path.stat().st_mode == ordinary.stat().st_mode
+
+
 def test_a_predictor_predicts_the_same_from_a_smaller_file(posterior, path, tmp_path):
     slim = tmp_path / "slim.safetensors"
     storage.save(slim, posterior.predictor)

@@ -1,13 +1,15 @@
 import logging
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from problems import exact, prediction_error, problem
 
 from pathgp import Local
-from pathgp.kernels import Tanimoto
+from pathgp.kernels import Matern32, Tanimoto
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
+from pathgp.system import System
 
 
 def test_it_names_its_choice_and_the_reason(key, caplog):
@@ -46,3 +48,15 @@ def test_the_choice_goes_by_the_number_of_rows():
     assert isinstance(Auto().choose(rows(EXACT_ROWS + 1)).solver, SAP)
     assert Auto().choose(rows(EXACT_ROWS + 1)).local == Local()
     assert isinstance(Auto().choose(rows(PROJECTED_ROWS + 1)).solver, SubsetOfData)
+
+
+def test_blocks_are_neighbourhoods_where_a_local_projection_follows(key):
+    """A tenth of the rows has a tenth of the range if they are neighbours, and nearly all of it if they are random."""
+    X = jax.random.uniform(key, (5000, 1))
+    system = System(Matern32(0.1), X, jnp.array(0.1))
+    ranges = {}
+    for local in (None, Local(20)):
+        blocks = X[SAP(local=local).partition(system, key), 0].reshape(10, 500)
+        ranges[local is None] = float(jnp.mean(jnp.ptp(blocks, axis=1)))
+    assert ranges[True] > 0.9
+    assert ranges[False] < 0.3

@@ -35,8 +35,8 @@ class Info(eqx.Module):
     seconds: float
     tolerance: float
     relative_residual: Float[Array, "s"]
-    """‖b − (K+Σ)w‖ / ‖b‖ of each column; on inducing points or a subset, that of the system they solve; of `InducingCG`,
-    in the norm of predictions."""
+    """‖b − (K+Σ)w‖ / ‖b‖ of each column; on inducing points or a subset, that of the system they solve, which
+    `InducingCG` measures in the norm of predictions."""
     converged: Bool[Array, "s"]
     """Whether each column met what its solver was asked for."""
     reason: str = eqx.field(static=True, default="")
