@@ -1,5 +1,6 @@
 """Inducing points: the weights live on M points z of one's choice, not on the N rows of the data."""
 
+import math
 import time
 from typing import NamedTuple
 
@@ -22,23 +23,33 @@ def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array,
     return tiled_product(system.kernel, points, system.X, B / system.noise_diagonal[:, None], system.tile)
 
 
-def gram_product(points: Float[Array, "M d"], system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
-    """K_zX Σ⁻¹ K_Xz V in one pass: a tile of some rows and all points is evaluated once and used twice.
+def gram_product(
+    points: Float[Array, "M d"],
+    system: System,
+    V: Float[Array, "M s"],
+    B: Float[Array, "N s"] | None = None,
+) -> Float[Array, "M s"]:
+    """K_zX Σ⁻¹ (K_Xz V − B) in one pass: a tile of some rows and all points is evaluated once and used twice.
 
-    It is a quarter of a tile that is used once, so that it is in the cache still the second time.
+    It is a quarter of a tile that is used once, so that it is in the cache still the second time. There are so many
+    tiles that a sum of one after another would round too much: it is a sum of sums.
     """
     rows = max(1, min(system.size, system.tile[0] * system.tile[1] // (4 * points.shape[0])))
-    X = pad_rows(system.X, rows).reshape(-1, rows, points.shape[1])
-    precision = pad_rows(1 / system.noise_diagonal, rows, mode="constant").reshape(-1, rows, 1)
+    together = max(1, math.isqrt(-(-system.size // rows)))
+    tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
+    zero = jnp.zeros_like(V.T)
 
-    def add_tile(
-        total: Float[Array, "s M"], tile: tuple[Float[Array, "t d"], Float[Array, "t 1"]]
-    ) -> tuple[Float[Array, "s M"], None]:
-        X_tile, precision_tile = tile
+    def add_tile(total: Float[Array, "s M"], tile: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+        X_tile, precision_tile, *B_tile = tile
         K = system.kernel(X_tile, points)
-        return total + (precision_tile * (K @ V)).T @ K, None
+        fitted = K @ V - B_tile[0] if B_tile else K @ V
+        return total + (precision_tile * fitted).T @ K, None
 
-    return jax.lax.scan(add_tile, jnp.zeros_like(V.T), (X, precision))[0].T
+    def add_tiles(total: Float[Array, "s M"], some: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+        return total + jax.lax.scan(add_tile, zero, some)[0], None
+
+    at_rows = system.X, 1 / system.noise_diagonal[:, None], *([] if B is None else [B])
+    return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
 
 
 class Inducing(Solver):

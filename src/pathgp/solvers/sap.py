@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.damping import damped
 from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods
 from pathgp.solvers.base import Iterative
@@ -138,8 +139,7 @@ class SAP(Iterative):
         """
         X, noise, valid = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (plan.X, plan.noise, plan.valid))
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
-        resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # ≥ the top eigenvalue
-        return inverse_factor(K + jnp.diag(jnp.where(valid, jnp.maximum(noise, resolved), 1)))
+        return damped(inverse_factor, K, jnp.where(valid, noise, 1))[0]
 
     def start(
         self,
