@@ -14,7 +14,6 @@ from pathgp.solvers.packed import Packed
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
 
-
 REFRESH = 10
 """Steps after which the residual is computed anew."""
 
