@@ -162,8 +162,8 @@ def local_table(stored: dict) -> list[str]:
 def million_table(stored: dict) -> list[str]:
     names = {"exact": "exact, on as many random rows", "cg": "`InducingCG()`", "sgd": "`InducingSGD()`"}
     lines = [
-        "| 8 inputs, mean and 16 samples | rows | points | seconds | of processors | GB | test RMSE | above the noise | "
-        "error / spread |",
+        "| 8 inputs, mean and 16 samples | rows | points | seconds | of processors | GB | test RMSE | above the noise "
+        "| error / spread |",
         "|---|" + "---:|" * 8,
     ]
     for r in stored["results"]:

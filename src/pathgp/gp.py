@@ -15,6 +15,7 @@ from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
+from pathgp.repeats import Places, put_together
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
@@ -127,18 +128,20 @@ class Posterior(Predictive):
         y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
-        new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
-        new = System(self.gp.kernel, X, new_gp.noise)
+        new = System(self.gp.kernel, X, _noise_of_update(self.gp.noise, noise, X.shape[0]))
         targets = _mean_targets(y, self.gp).beside(_sample_targets(new, self.prior, noise_key))
-        all_targets = self.targets.above(targets)
-        all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
-        gp = GP(self.gp.kernel, all_noise, self.gp.mean)
-        system = System(gp.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
+        all_noise = new.noise
+        if self.system.noise.ndim or new.noise.ndim:
+            all_noise = jnp.concatenate([self.system.noise_diagonal, new.noise_diagonal])
+        system = System(new.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
         init = None  # other rows of a larger set give no start
         if self.solution.rows is None:
             new_weights = self.solver.support(system).shape[0] - self.solution.weights.shape[0]
             init = jnp.pad(self.solution.weights, ((0, new_weights), (0, 0)))
+        system, all_targets, places = put_together(system, self.targets.above(targets))
+        init = _at_places(init, places, self.solver, system)
+        gp = self.gp if self.gp.noise.ndim == 0 else GP(self.gp.kernel, system.noise, self.gp.mean)
         local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
@@ -171,6 +174,9 @@ def condition(
     K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
     faster, and its result the same.
 
+    Rows that repeat the inputs of others are put together with them first, which does not change the posterior:
+    `posterior.system` has each place once.
+
     `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
     Those of samples belong to the draws of this key.
 
@@ -187,6 +193,10 @@ def condition(
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
     system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
+    system, targets, places = put_together(system, targets)
+    if places is not None:
+        gp = gp if gp.noise.ndim == 0 else GP(gp.kernel, system.noise, gp.mean)
+        init = _at_places(init, places, solver, system)
     system = system.kept(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
@@ -276,6 +286,15 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
         return jnp.concatenate([residual, -w])
     return residual - Function(Canonical(system.kernel, points), w)(system.X)
+
+
+def _at_places(
+    init: Float[Array, "n s"] | None, places: Places | None, solver: Solver, system: System
+) -> Float[Array, "m s"] | None:
+    """Weights of rows put together as the rows were; those of other points as they are."""
+    if init is None or places is None or init.shape[0] != places.of_row.size or solver.support(system) is not system.X:
+        return init
+    return places.sums(init)
 
 
 def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:

@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.damping import damped
 from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods
 from pathgp.solvers.base import Iterative
-from pathgp.solvers.blocks import inverse_factor
+from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
 from pathgp.tiles import tiled_product
 
@@ -139,7 +138,7 @@ class SAP(Iterative):
         """
         X, noise, valid = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (plan.X, plan.noise, plan.valid))
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
-        return damped(inverse_factor, K, jnp.where(valid, noise, 1))[0]
+        return damped_inverse_factor(K, jnp.where(valid, noise, 1))
 
     def start(
         self,
