@@ -17,7 +17,7 @@ from pathgp import kernels, likelihood, solvers, storage
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood.parameters import parameters
-from pathgp.predictive import in_pieces
+from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing
 
 KERNELS = {
@@ -263,11 +263,16 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
-        value = storage.load(path, classes=(Scaling,))
-        model = cls(**value["settings"])
-        vars(model).update(value["fitted"])
-        if value["columns"] is not None:
-            model.feature_names_in_ = np.array(value["columns"], dtype=object)
+        match storage.load(path, classes=(Scaling,)):
+            case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
+                isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
+            ):
+                model = cls(**settings)
+                vars(model).update(fitted)
+            case _:
+                raise ValueError(f"{path} says that it holds a PathGPRegressor, but it does not: save the model again.")
+        if columns is not None:
+            model.feature_names_in_ = np.array(columns, dtype=object)
         return model
 
     def _seconds(self) -> float:
