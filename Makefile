@@ -39,7 +39,7 @@ wheel: .venv/.done
 	$(PYTHON) -m venv .venv-wheel
 	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
 		"$$(ls dist/pathgp-*.whl)[files]"
-	cp tests/smoke.py .venv-wheel/smoke.py
+	cp .ci/smoke.py .venv-wheel/smoke.py
 	cd .venv-wheel && env -u PYTHONPATH bin/python smoke.py bin/pathgp
 
 bench: .venv/.done
