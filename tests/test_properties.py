@@ -137,6 +137,17 @@ def test_what_is_learned_does_not_depend_on_the_units(learned, input_unit, targe
     np.testing.assert_allclose(found_std / c, std, rtol=0.1)
 
 
+def test_200_inputs_are_learned_from():
+    """Two hundred rows tell which two of two hundred inputs matter; a regression on all of them would fit anything."""
+    rng = np.random.default_rng(3)
+    X, x = rng.normal(size=(200, 200)), rng.normal(size=(300, 200))
+    signal = lambda A: A[:, 0] + np.sin(A[:, 1])
+    model = PathGPRegressor(num_samples=1, random_state=0).fit(X, signal(X) + 0.1 * rng.normal(size=200))
+    assert model.score(x, signal(x)) > 0.9
+    scales = np.asarray(model.kernel_.lengthscale)
+    assert set(np.argsort(scales)[:2]) == {0, 1}
+
+
 @often(20)
 @given(st.integers(2, 70_000), st.integers(1, 8), st.floats(-1e6, 1e6).filter(lambda v: v == 0 or abs(v) > 1e-6))
 @example(1000, 3, 0.1)

@@ -92,6 +92,6 @@ def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -
 
 
 def at_least(value: float, least: float, name: str) -> None:
-    """Refuses a setting below its least sensible value."""
-    if value < least:
+    """Refuses a setting below its least sensible value, and NaN."""
+    if not value >= least:
         raise ValueError(f"{name} must be at least {least}, but it is {value}.")

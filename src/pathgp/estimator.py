@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pathgp import kernels, likelihood, solvers, storage
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
+from pathgp.likelihood.base import widening
 from pathgp.likelihood.parameters import parameters
 from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing
@@ -341,7 +342,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         learns = self.hyperparameters == "learn"
         kernel = self.kernel
         if isinstance(kernel, str):
-            kernel = _named(KERNELS, kernel, "kernel")(np.where(spread > 0, spread, 1), level)
+            lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
+            kernel = _named(KERNELS, kernel, "kernel")(lengthscale, level)
         return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(

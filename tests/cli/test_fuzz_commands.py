@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet
 
 from pathgp.cli import main, models
 
@@ -134,3 +135,22 @@ def test_a_good_table_gets_a_prediction_for_every_row(quick, tmp_path, rows):
     assert written.shape == (len(rows), 2)
     assert np.all(np.isfinite(written))
     assert np.all(written[:, 1] > 0)
+
+
+@AS_OFTEN
+@given(data=st.data())
+def test_a_damaged_parquet_file_is_read_or_refused(quick, tmp_path, data):
+    """Parquet has no checksum, so that numbers may be others; what is written is whole all the same."""
+    table = pa.table({"size": [90.0, 120.5, 60.0], "colour": ["red", "blue", "red"], "age": [1, 2, 3]})
+    sink = io.BytesIO()
+    pyarrow.parquet.write_table(table, sink)
+    content = bytearray(sink.getvalue())
+    for at in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
+        content[at] ^= data.draw(st.integers(1, 255))
+    del content[data.draw(st.one_of(st.just(len(content)), st.integers(0, len(content)))) :]
+    (tmp_path / "table.parquet").write_bytes(content)
+    (tmp_path / "out.csv").unlink(missing_ok=True)
+    code, said = run(["predict", "{model}", "{folder}/table.parquet", "--out", "{folder}/out.csv"], tmp_path, quick)
+    assert code in (0, 2), said
+    assert (tmp_path / "out.csv").exists() == (code == 0)
+    assert len(list(tmp_path.iterdir())) == 2 - (code == 2)
