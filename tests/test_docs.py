@@ -102,7 +102,7 @@ def test_the_examples_of_a_page_run_one_after_the_other(page, smaller, then, tmp
 
 WITH_OTHERS = {
     "torch": """
-h = 0.01
+h = 0.002
 slope = lambda step: (posterior.sample(3)(x.detach().numpy() + step) - posterior.sample(3)(x.detach().numpy() - step))
 expected = [slope(h * np.eye(2)[j])[0] / (2 * h) for j in range(2)]
 assert np.allclose(x.grad[0].numpy(), expected, atol=0.05)

@@ -51,7 +51,7 @@ def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callab
 
     def evaluate(X: Any) -> Any:
         values = Evaluate.apply(X.reshape(-1, X.shape[-1]))
-        return values.reshape(*X.shape[:-1], *values.shape[1:])
+        return values.reshape((*X.shape[:-1], *values.shape[1:]))
 
     return evaluate
 
