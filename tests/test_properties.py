@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from pathgp import GP, PathGPRegressor, condition, kernels
+from pathgp import GP, PathGPRegressor, checks, condition, kernels
 
 N, M, NOISE = 12, 8, 0.05
 RNG = np.random.default_rng(0)
@@ -164,3 +164,27 @@ def test_a_constant_column_keeps_its_unit_however_long_it_is(rows, columns, valu
     centre, scale = standardizing(np.full((rows, columns), value), np.ones(rows))
     np.testing.assert_array_equal(scale, 1)
     np.testing.assert_array_equal(centre, value)
+
+
+FAR = np.array([[1e6, 1.0], [1e6 + 0.5, 2.0], [1e6 + 1, 0.0]])
+
+
+@pytest.mark.skipif(jax.config.read("jax_enable_x64"), reason="float64 resolves it")
+@pytest.mark.parametrize(
+    ("X", "y", "said"), [(FAR, [1.0, 2, 3], "X varies by 1 at values of 1e"), (FAR - 1e6, FAR[:, 0], "y varies by 1 ")]
+)
+def test_what_single_precision_does_not_resolve_is_said(X, y, said):
+    with pytest.warns(UserWarning, match=f"{said}.*in column 0, where float32 has steps of 0.1: subtract the mean"):
+        checks.columns(np.asarray(y), len(checks.inputs(X)))
+
+
+def test_what_single_precision_resolves_is_not_warned_of():
+    """A warning is an error here."""
+    for A in (
+        1e-3 * FAR + 1e6 * np.eye(3, 2),
+        FAR.astype(np.float32),
+        np.full((3, 2), 1e6),
+        FAR - 1e6,
+        np.arange(6).reshape(3, 2),
+    ):
+        checks.columns(A[:, 0], len(checks.inputs(A)))
