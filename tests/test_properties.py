@@ -63,7 +63,7 @@ def compare(X, y, x, lengthscale=1.0):
     np.testing.assert_allclose(std, expected_std, rtol=2e-3)
 
 
-@often(60)
+@often(40)
 @given(
     st.sampled_from([*KINDS]), st.sampled_from(INPUTS), st.sampled_from(TARGETS), st.booleans(), st.booleans(),
     st.permutations(range(N)),

@@ -124,7 +124,7 @@ def test_a_command_of_chance_ends_with_a_sentence(quick, tmp_path, words, table)
     assert after.keys() <= before.keys() | {folder / name for name in ("out", "out.csv", "out.csv.gz", "out.parquet")}
 
 
-@AS_OFTEN
+@settings(AS_OFTEN, max_examples=50)
 @given(rows=GOOD.filter(len))
 def test_a_good_table_gets_a_prediction_for_every_row(quick, tmp_path, rows):
     table = "\n".join(["size,colour,age,price", *(",".join(map(str, row)) for row in rows)])
