@@ -16,8 +16,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pathgp import kernels, likelihood, solvers, storage
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
+from pathgp.likelihood.base import widening
 from pathgp.likelihood.parameters import parameters
-from pathgp.predictive import in_pieces
+from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing
 
 KERNELS = {
@@ -263,11 +264,16 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
-        value = storage.load(path, classes=(Scaling,))
-        model = cls(**value["settings"])
-        vars(model).update(value["fitted"])
-        if value["columns"] is not None:
-            model.feature_names_in_ = np.array(value["columns"], dtype=object)
+        match storage.load(path, classes=(Scaling,)):
+            case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
+                isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
+            ):
+                model = cls(**settings)
+                vars(model).update(fitted)
+            case _:
+                raise ValueError(f"{path} says that it holds a PathGPRegressor, but it does not: save the model again.")
+        if columns is not None:
+            model.feature_names_in_ = np.array(columns, dtype=object)
         return model
 
     def _seconds(self) -> float:
@@ -336,7 +342,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         learns = self.hyperparameters == "learn"
         kernel = self.kernel
         if isinstance(kernel, str):
-            kernel = _named(KERNELS, kernel, "kernel")(np.where(spread > 0, spread, 1), level)
+            lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
+            kernel = _named(KERNELS, kernel, "kernel")(lengthscale, level)
         return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,8 +12,9 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A path beside `path` to write to. What stands there at the end is on the disk, then moves in one step.
 
     A reader never sees half a file, whatever writes it and however large it is; a failure leaves the old file alone.
+    Of several writers, in threads, processes or on machines that share a disk, the last one's file stays.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         beside.touch()
         mode = beside.stat().st_mode

@@ -46,8 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if extra is None:
             raise
         say(f"{error.name} is not installed: pip install 'pathgp[{extra}]'.")
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, ArithmeticError) as error:
         say(one_line(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX's word for it
+            raise
+        say("there is not enough memory for this: ask for fewer samples, or give fewer rows or columns.")
     except KeyboardInterrupt as stop:
         kept = (
             str(stop) if isinstance(stop, Stopped) else "nothing was written, and files that were there are unchanged."

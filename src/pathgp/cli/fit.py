@@ -67,6 +67,8 @@ def run(arguments: argparse.Namespace) -> None:
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
+    if not 0 <= a.seed < 2**32:
+        raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
     say(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)

@@ -45,11 +45,27 @@ class Method(eqx.Module):
         """A process with better hyperparameters than `gp`, where it starts."""
 
 
+MANY_INPUTS = 25
+"""Points of so many inputs are seven standard deviations apart: from farther, no gradient tells a start the way."""
+
+
+def widening(inputs: int) -> float:
+    """How many standard deviations of an input a length scale starts from: one, and more of many inputs.
+
+    The distance of two points grows with the root of the number of inputs. At a start where all correlations are zero
+    the likelihood is flat, and learning ends with a process that predicts the mean everywhere.
+
+    >>> widening(3), widening(100)
+    (1.0, 2.0)
+    """
+    return max(1.0, (inputs / MANY_INPUTS) ** 0.5)
+
+
 def default_gp(
     X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], kernel: Callable[..., Stationary] = Matern32
 ) -> GP:
-    """Where to start when nothing is known: a length scale for each input, of its standard deviation, the variance of
-    y for the kernel, a tenth of it for the noise, and the mean of y.
+    """Where to start when nothing is known: a length scale for each input, of its standard deviation (and more where
+    there are more than 25 inputs), the variance of y for the kernel, a tenth of it for the noise, and the mean of y.
 
     >>> import jax.numpy as jnp
     >>> gp = default_gp(jnp.array([[0.0, 5.0], [2.0, 5.0]]), jnp.array([1.0, 3.0]))
@@ -59,7 +75,8 @@ def default_gp(
     X, y = check_data(X, y)
     spread = jnp.std(X, axis=0)
     level = jnp.where(jnp.var(y) > 0, jnp.var(y), 1)
-    return GP(kernel(jnp.where(spread > 0, spread, 1), level), noise=level / 10, mean=jnp.mean(y))
+    lengthscale = widening(X.shape[1]) * jnp.where(spread > 0, spread, 1)
+    return GP(kernel(lengthscale, level), noise=level / 10, mean=jnp.mean(y))
 
 
 def fit_hyperparameters(
