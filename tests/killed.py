@@ -50,7 +50,7 @@ def thompson(folder, pause):
     if path.exists():
         sampler = ThompsonSampler.load(path)
     else:
-        sampler = ThompsonSampler([(0.0, 1.0), (-2.0, 2.0)], search=search, initial=8, batch_size=4, random_state=3)
+        sampler = ThompsonSampler([(0.0, 1.0), (-2.0, 2.0)], search=search, initial=8, batch_size=2, random_state=3)
     while sampler.told < 100:
         points = sampler.pending if len(sampler.pending) else sampler.ask()
         sampler.save(path)
