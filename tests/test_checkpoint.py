@@ -151,11 +151,11 @@ def test_learning_that_is_stopped_ends_at_the_same_bits(name, kept, monkeypatch)
         monkeypatch.setattr(likelihood.nearest, "PREFIX_ROWS", 128)
         monkeypatch.setattr(likelihood.nearest, "REFRESH", 5)
     found, trace = learn(method)
-    for count in (2, 1):
+    for count, every in ((2, 3600), (1, 0)):  # written when it is left, and before
         with monkeypatch.context() as patched:
             stop_at_advance(patched, count)
             with pytest.raises(KeyboardInterrupt):
-                learn(method, checkpoint=kept)
+                learn(method, checkpoint=dataclasses.replace(kept, every_seconds=every))
         assert files(kept.directory) == ["learning.checkpoint"]
     work = counted(monkeypatch)
     again, trace_again = learn(method, checkpoint=kept)
@@ -323,5 +323,5 @@ def test_the_estimator_goes_on_through_learning_and_solve(kept, monkeypatch, tmp
 
 
 def test_the_estimator_needs_a_seed_to_go_on_from(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint needs a number for random_state, but it is None"):
+    with pytest.raises(ValueError, match="checkpoint needs a number for random_state to go on from, but it is None"):
         PathGPRegressor(checkpoint=tmp_path).fit(X, y)

@@ -104,7 +104,7 @@ class Slot:
 
     def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
         self.path, self.identity, self.every_seconds = path, identity, every_seconds
-        self._unwritten: tuple[Any, dict[str, Any]] | None = None
+        self._unwritten: tuple[Any, Numbers] | None = None
         self._written_at = time.monotonic()
 
     def __enter__(self) -> "Slot":
@@ -117,7 +117,9 @@ class Slot:
 
     def keep(self, state: Any, **numbers: Any) -> None:
         """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
-        self._unwritten = jax.block_until_ready(state), numbers
+        # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
+        copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
+        self._unwritten = jax.block_until_ready(state), copied
         if time.monotonic() - self._written_at >= self.every_seconds:
             self._write()
 
@@ -153,9 +155,8 @@ class Slot:
     def _write(self) -> None:
         if self._unwritten is None:
             return
-        state, given = self._unwritten
+        state, numbers = self._unwritten
         leaves = [_whole(leaf) for leaf in jax.tree.leaves(state)]
-        numbers = {name: np.asarray(value, np.float64) for name, value in given.items()}
         tensors = {f"state.{i}": leaf for i, leaf in enumerate(leaves)}
         tensors |= {f"number.{name}": value for name, value in numbers.items()}
         header = {"format": FORMAT, "identity": json.dumps(self.identity), "content": digest((leaves, numbers))}

@@ -143,7 +143,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.target_scaling_ = _target_scaling(Y, counts) if self.standardize else identity(Y.shape[1])
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
-        base, self.trace_ = self._process(inputs, targets, weights, hyper_key, checkpoint)
+        base, self.trace_ = self._process(inputs, targets, weights, hyper_key)
         if hasattr(solver, "max_seconds") and self.max_seconds is not None:
             learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
             left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
@@ -295,8 +295,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return None
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(
-                f"checkpoint needs a number for random_state, but it is {self.random_state}: every run would draw "
-                "something else, and none could go on from another."
+                f"checkpoint needs a number for random_state to go on from, but it is {self.random_state}."
             )
         return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
@@ -359,12 +358,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(
-        self,
-        X: Float[np.ndarray, "N d"],
-        Y: Float[np.ndarray, "N t"],
-        weights: Any,
-        key: PRNGKeyArray,
-        checkpoint: Checkpoint | None,
+        self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any, key: PRNGKeyArray
     ) -> tuple[GP, list[likelihood.Trace]]:
         """The process in standardised units, its noise that of a row of weight one, and how it was found."""
         if self.hyperparameters not in ("learn", "fixed"):
@@ -375,17 +369,12 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seconds = self._seconds() / 2 / Y.shape[1]
         exact = len(X) <= EXACT_ROWS
         method = (likelihood.Exact if exact else likelihood.NearestNeighbour)(max_seconds=seconds)
-        found, traces = [], []
+        found, traces, checkpoint = [], [], self._checkpoint()
         for i, y in enumerate(Y.T):
-            noise = _row_noise(start.noise, weights)
+            begun = GP(start.kernel, _row_noise(start.noise, weights), start.mean)
+            kept = None if checkpoint is None else checkpoint.named(f"target{i}")
             gp, trace = likelihood.fit_hyperparameters(
-                GP(start.kernel, noise, start.mean),
-                X,
-                y,
-                key=key,
-                method=method,
-                progress=bool(self.verbose),
-                checkpoint=None if checkpoint is None else checkpoint.named(f"target{i}"),
+                begun, X, y, key=key, method=method, progress=bool(self.verbose), checkpoint=kept
             )
             of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
             found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))

@@ -216,8 +216,7 @@ class Iterative(Solver):
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
             bar.update(done)
-        in_time = lambda: done == 0 or seconds <= self.max_seconds
-        while done < last and in_time() and not bool(jnp.all(converged)):
+        while done < last and (done == 0 or seconds <= self.max_seconds) and not bool(jnp.all(converged)):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
