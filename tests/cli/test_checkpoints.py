@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
+from pathgp import estimator
 from pathgp.checkpoint import Slot
 from pathgp.cli import main, models
+from pathgp.solvers import SAP
+
+
+@pytest.fixture(autouse=True)
+def of_several_steps(monkeypatch):
+    monkeypatch.setitem(estimator.SOLVERS, "sap", lambda: SAP(block_size=16))
 
 
 def command(fitted, out, *more):
