@@ -5,7 +5,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import threading
 import time
 
 import numpy as np
@@ -34,19 +33,16 @@ def result(folder):
 
 def kill_at_random(kind, folder, pause, environment, rng):
     """Kills a run, one in four while it starts, else when it has come further; whether it had."""
-    process = start(kind, folder, pause, environment)
-    assert process.stdout is not None
-    if rng.random() < 0.75:
-        came_on = process.stdout.readline() == "on\n"
-        # What it says is read, or it would wait for that.
-        threading.Thread(target=process.stdout.read, daemon=True).start()
-        time.sleep(rng.uniform(0, 1.5))
-    else:
+    with start(kind, folder, pause, environment) as process:
         came_on = False
-        time.sleep(rng.uniform(0, 5))
-    assert process.poll() is None, "it ended before it was killed"
-    process.kill()
-    process.wait()
+        if rng.random() < 0.75:
+            assert process.stdout is not None
+            came_on = process.stdout.readline() == "on\n"
+            time.sleep(rng.uniform(0, 1.5))
+        else:
+            time.sleep(rng.uniform(0, 5))
+        assert process.poll() is None, "it ended before it was killed"
+        process.kill()
     return came_on
 
 

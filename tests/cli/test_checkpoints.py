@@ -27,17 +27,21 @@ def said(capsys):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def signal_at(monkeypatch, kind, count, number):
-    """Sends a signal at the `count`-th time that a run of a kind is kept."""
+def stop_at(monkeypatch, kind, count, stop):
+    """Stops a run at the `count`-th time that one of this kind is kept."""
     keep, calls = Slot.keep, []
 
     def kept(self, state, **numbers):
         keep(self, state, **numbers)
         calls.extend([1] * self.path.name.endswith(f"{kind}.checkpoint"))
         if len(calls) == count:
-            os.kill(os.getpid(), number)
+            stop()
 
     monkeypatch.setattr(Slot, "keep", kept)
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
 
 
 def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted, tmp_path, monkeypatch, capsys):
@@ -45,7 +49,7 @@ def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted,
     assert main(command(fitted, tmp_path / "undisturbed.safetensors")) == 0
     kept = "--checkpoint", str(folder)
     with monkeypatch.context() as patched:
-        signal_at(patched, "learning", 4, signal.SIGTERM)
+        stop_at(patched, "learning", 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit) as stop:
             main(command(fitted, out, *kept))
     assert stop.value.code == 143
@@ -60,7 +64,7 @@ def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted,
     assert "is of another run: since then the kernel changed." in said(capsys)
 
     with monkeypatch.context() as patched:
-        signal_at(patched, "solve", 3, signal.SIGINT)
+        stop_at(patched, "solve", 3, ctrl_c)
         assert main(command(fitted, out, *kept, "--resume")) == 130
     assert said(capsys) == f"pathgp: stopped: {resume}"
     assert not out.exists()
