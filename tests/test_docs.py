@@ -39,6 +39,15 @@ assert posterior.info.solver == "Cholesky" and precise.solution.weights.dtype ==
 """,
     ),
     (
+        "checkpoints.md",
+        {},
+        """
+assert bool(posterior.info.converged.all()) and not checkpoint.files and not checkpoint.directory.exists()
+again = ThompsonSampler.load(path)
+assert again.told == 16 and len(again.pending) == 0 and again.best().y == sampler.best().y > -1
+""",
+    ),
+    (
         "tutorials/tabular.md",
         {},
         """

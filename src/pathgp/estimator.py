@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from pathgp import kernels, likelihood, solvers, storage
+from pathgp.checkpoint import Checkpoint
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood.base import widening
@@ -73,6 +74,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         The same number gives the same model, samples included.
     verbose : bool or int
         Whether progress is shown.
+    checkpoint : `pathgp.Checkpoint`, a directory, or None
+        Where `fit` keeps what it has come to: the same call goes on from there, to the same model, if it was stopped.
+        `random_state` must be a number then. What was kept stays there until `Checkpoint(directory).clear()`.
 
     Attributes
     ----------
@@ -112,6 +116,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         standardize: Any = True,
         random_state: Any = None,
         verbose: Any = False,
+        checkpoint: Any = None,
     ) -> None:
         # Any: scikit-learn's rule is that whatever is wrong with a parameter is said by `fit`.
         self.kernel = kernel
@@ -124,14 +129,15 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.standardize = standardize
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
 
         A row of weight 2 counts as two rows with the same values.
         """
-        deadline = time.perf_counter() + self._seconds()
-        solver = self._solver()
+        clock = time.perf_counter()
+        solver, checkpoint = self._solver(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
         self.input_scaling_ = standardizing(X, counts) if self.standardize else identity(X.shape[1])
@@ -140,7 +146,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         hyper_key, solve_key = jax.random.split(self._key())
         base, self.trace_ = self._process(inputs, targets, weights, hyper_key)
         if hasattr(solver, "max_seconds") and self.max_seconds is not None:
-            left = max(deadline - time.perf_counter(), 1e-3)
+            learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
+            left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
             solver = dataclasses.replace(solver, max_seconds=left)  # pyright: ignore[reportArgumentType]
         gp = GP(base.kernel, _row_noise(base.noise, weights), base.mean)
         self._keep(
@@ -152,6 +159,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 num_samples=self.num_samples,
                 key=solve_key,
                 progress=bool(self.verbose),
+                checkpoint=checkpoint,
             ),
             float(base.noise),
         )
@@ -251,6 +259,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         settings = self.get_params(deep=False)
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
+        settings["checkpoint"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
         fitted["posterior_"] = self.posterior_.predictor if slim else self.posterior_
         names = fitted.pop("feature_names_in_", None)
@@ -286,6 +295,15 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _standard_noise(self) -> float:
         """The noise variance in standardised units, the same for all targets."""
         return float(np.ravel(self.noise_)[0] / self.target_scaling_.scale[0] ** 2)
+
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        if not isinstance(self.random_state, int | np.integer):
+            raise ValueError(
+                f"checkpoint needs a number for random_state to go on from, but it is {self.random_state}."
+            )
+        return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
     def _solver(self) -> Any:
         solver = self.solver
@@ -358,11 +376,12 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seconds = self._seconds() / 2 / Y.shape[1]
         exact = len(X) <= EXACT_ROWS
         method = (likelihood.Exact if exact else likelihood.NearestNeighbour)(max_seconds=seconds)
-        found, traces = [], []
-        for y in Y.T:
-            noise = _row_noise(start.noise, weights)
+        found, traces, checkpoint = [], [], self._checkpoint()
+        for i, y in enumerate(Y.T):
+            begun = GP(start.kernel, _row_noise(start.noise, weights), start.mean)
+            kept = None if checkpoint is None else checkpoint.named(f"target{i}")
             gp, trace = likelihood.fit_hyperparameters(
-                GP(start.kernel, noise, start.mean), X, y, key=key, method=method, progress=bool(self.verbose)
+                begun, X, y, key=key, method=method, progress=bool(self.verbose), checkpoint=kept
             )
             of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
             found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))

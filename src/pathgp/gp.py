@@ -1,7 +1,9 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
+import contextlib
 import dataclasses
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -10,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
+from pathgp.checkpoint import Checkpoint
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
@@ -161,6 +164,7 @@ def condition(
     init: Float[Array, "M s"] | None = None,
     observe: Every | None = None,
     progress: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Posterior:
     """The posterior of `gp` given observations y at the rows of X: a vector, or a column for each of several targets.
 
@@ -180,6 +184,8 @@ def condition(
     `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
     Those of samples belong to the draws of this key.
 
+    With a `checkpoint` the same call goes on where an iterative solver was stopped, to the same result.
+
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
     >>> X = jnp.linspace(0, 1, 50)[:, None]
@@ -192,6 +198,9 @@ def condition(
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
+    sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
+    asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
+    slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("solve", asked)
     system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
     system, targets, places = put_together(system, targets)
     if places is not None:
@@ -205,8 +214,17 @@ def condition(
     expected = (solver.support(system).shape[0], targets.signal.shape[1])
     if init is not None and init.shape != expected:
         raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
-    solution = solver.solve(system, targets, key=solve_key, init=init, observe=observe, progress=progress)
+    with slot as saved:
+        going_on = {} if saved is None else {"saved": saved}  # a solver that knows of no checkpoints works without
+        solution = solver.solve(
+            system, targets, key=solve_key, init=init, observe=observe, progress=progress, **going_on
+        )
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
+
+
+def parts(gp: GP) -> dict[str, Any]:
+    """What a process is, by name."""
+    return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}
 
 
 def problem(

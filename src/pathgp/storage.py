@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pathgp import features, functions, gp, kernels, likelihood, solvers, system
-from pathgp.files import replacing
+from pathgp.files import write_tensors
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.local import Local, Projection
 from pathgp.neighbours import Exhaustive, Tree, tree_of_rows
@@ -75,8 +74,7 @@ def save(
         "structure": structure,
     }
     header["checksum"] = _checksum(header, encoder.tensors)
-    with replacing(pathlib.Path(path)) as beside:
-        save_file(encoder.tensors, beside, metadata=header)
+    write_tensors(pathlib.Path(path), encoder.tensors, header)
 
 
 def load(path: str | os.PathLike[str], *, classes: tuple[type, ...] = ()) -> Any:

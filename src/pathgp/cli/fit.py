@@ -21,12 +21,13 @@ def add_to(commands: Any) -> None:
         """
 pathgp fit train.csv --target price --out model.safetensors
 pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
-pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json""",
+pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json
+pathgp fit train.parquet --target price --out model.safetensors --checkpoint run --resume""",
     )
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="where to save the model")
-    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists")
+    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists, and a checkpoint in DIR")
     inputs = parser.add_argument_group("inputs")
     picked = inputs.add_mutually_exclusive_group()
     picked.add_argument("--columns", nargs="+", metavar="COLUMN", help="use these alone")
@@ -51,6 +52,14 @@ pathgp fit train.csv --target price --columns size age --test-share 0.1 --out mo
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
     model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
+    safety = parser.add_argument_group("long runs")
+    safety.add_argument(
+        "--checkpoint", type=pathlib.Path, metavar="DIR", help="keep in DIR what the run has come to, until it is done"
+    )
+    safety.add_argument(
+        "--checkpoint-seconds", type=float, default=60.0, metavar="S", help="how often (default: %(default)s)"
+    )
+    safety.add_argument("--resume", action="store_true", help="go on from what is in DIR, to the same model")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
@@ -69,14 +78,27 @@ def run(arguments: argparse.Namespace) -> None:
     at_least(a.max_seconds or 0, 0, "--max-seconds")
     if not 0 <= a.seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
+    checkpoint = checkpoint_of(a)
     say(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
     train, test = split(len(y), a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
-    say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
-    fitted = Fitted.fit(X[train], y[train], encoding, a)
+    early = "ends it early" if checkpoint is None else "stops it, to be resumed"
+    say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
+    try:
+        fitted = Fitted.fit(X[train], y[train], encoding, a, checkpoint)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if checkpoint is None or not checkpoint.files:
+            raise
+        kept = f"what it has come to is in {a.checkpoint}: the same command with --resume goes on from there."
+        if isinstance(stop, SystemExit):
+            say(f"terminated: {kept}")
+            raise
+        raise Stopped(kept) from None
     save(fitted, a.out)
+    if checkpoint is not None:
+        checkpoint.clear()
     result, report = fitted.summary(), {}
     if len(test):
         say(f"judging on {len(test):,} held-out rows.")
@@ -93,6 +115,28 @@ def run(arguments: argparse.Namespace) -> None:
             f"learning was ended after {len(fitted.loss)} steps, and the best hyperparameters so far were kept: "
             f"{a.out} is a whole model with them."
         )
+
+
+def checkpoint_of(arguments: argparse.Namespace) -> Any:
+    """Where the run keeps what it has come to; what is there already is gone on from, replaced, or refused."""
+    from pathgp.checkpoint import Checkpoint
+
+    a = arguments
+    if a.checkpoint is None:
+        if a.resume:
+            raise ValueError("--resume needs --checkpoint DIR, the directory to go on from.")
+        return None
+    checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
+    if a.resume:
+        say(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
+    elif checkpoint.files and not a.force:
+        raise FileExistsError(
+            f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin "
+            "anew."
+        )
+    else:
+        checkpoint.clear()
+    return checkpoint
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.gp import GP, problem
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
@@ -69,29 +70,34 @@ class Pathwise(Method):
         key: PRNGKeyArray,
         progress: bool,
         prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """Descends for `steps` steps, or as long as there is time; the process at the last step that was completed."""
         p = start = prior.projected(parameters(gp))
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None
-        with Record(self.steps, self.max_seconds, progress, "change of −log p(y)/N") as record:
-            for step in range(self.steps):
+        nothing = None if saved is None else _Point(p, jnp.zeros((X.shape[0], self.probes + 1), X.dtype), p)
+        with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N") as record:
+            (p, state, before), first = record.resumed((p, state, nothing))
+            done = before if first else None
+            for step in range(first, self.steps):
+                if record.out_of_time:
+                    break
                 solver = dataclasses.replace(solver, max_seconds=record.left)
                 point = self._solve(p, X, y, key, solver, done, prior, step)
-                if point is None:
+                if point is not None:
+                    change = 0.0 if done is None else record.loss[-1] + float(_difference(done, point))
+                    done = point
+                    record.add(change, float(norm(eqx.filter(done.gradient, learned(p)))))
+                    record.advance()
+                    p, state = _move(self, done.p, done.gradient, state, prior)
+                else:
                     record.left_out += 1
                     if done is None:
                         break
                     p = _half_way(done.p, p)
-                    continue
-                change = 0.0 if done is None else record.loss[-1] + float(_difference(done, point))
-                done = point
-                record.add(change, float(norm(eqx.filter(done.gradient, learned(p)))))
-                record.advance()
-                if record.left < 0:
-                    break
-                p, state = _move(self, done.p, done.gradient, state, prior)
+                record.keep((p, state, done), step + 1)
         if done is None and not record.interrupted:
             raise ValueError(
                 "the gradient is not finite at the starting values: start from more noise, from the result of "

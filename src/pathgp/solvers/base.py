@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.solvers.variational import Variational
 from pathgp.system import System, Targets
@@ -90,8 +91,9 @@ class Solver(eqx.Module):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The solution, started from the weights `init` (zero if None)."""
+        """The solution, started from the weights `init` (zero if None), or from where `saved` had come to."""
 
     def extend(
         self,
@@ -191,6 +193,7 @@ class Iterative(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """Steps until every column has converged, or the steps or the seconds are used up."""
         clock = time.perf_counter()
@@ -204,12 +207,20 @@ class Iterative(Solver):
 
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
-        done = 0
-        while done < last and not bool(jnp.all(converged)):
+        done, seconds = 0, 0.0
+        before = None if saved is None else saved.restore((state, converged))
+        if before is not None:
+            state, converged = before[0]
+            done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
+            clock -= seconds
+            relative, residual = _residual(method, plan, system, targets, state)
+        if bar is not None:
+            bar.update(done)
+        while done < last and (done == 0 or seconds <= self.max_seconds) and not bool(jnp.all(converged)):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
-            if self.max_seconds < float("inf"):
+            if self.max_seconds < float("inf") or saved is not None:
                 until.append(done + max(1, check // 10))
             advanced = min(until) - done
             state = _advance(method, plan, system, targets, state, converged, jnp.asarray(advanced))
@@ -224,11 +235,12 @@ class Iterative(Solver):
             if bar is not None:
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
-            if seconds > self.max_seconds:
-                relative, residual = _residual(method, plan, system, targets, state)
-                self._refuse_divergence(relative, done)
-                converged = self.verdict(relative, plan, system, targets, state)
-                break
+            if saved is not None:
+                saved.keep((state, converged), steps=done, seconds=seconds)
+        if done % check and done < last:  # out of time between two looks at the residual
+            relative, residual = _residual(method, plan, system, targets, state)
+            self._refuse_divergence(relative, done)
+            converged = self.verdict(relative, plan, system, targets, state)
         if bar is not None:
             bar.close()
         weights = jax.block_until_ready(_weights(method, plan, state))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
 from pathgp.system import System, Targets, wide
@@ -123,8 +124,9 @@ class InducingCholesky(Inducing):
         init: Float[Array, "M s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init` and `progress` change nothing."""
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
         z = self.support(system)
         return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)

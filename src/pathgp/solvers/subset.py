@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
@@ -49,13 +50,16 @@ class SubsetOfData(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """The solution on the subset, all of the data if they are no more than `rows`; `init` changes nothing."""
         subset_key, solve_key = jax.random.split(key)
         rows = jnp.sort(jax.random.permutation(subset_key, system.size)[: self.rows])
         noise = system.noise if system.noise.ndim == 0 else system.noise[rows]
         part = System(system.kernel, system.X[rows], noise, system.tile)
-        solution = self.solver.solve(part, targets.rows(rows), key=solve_key, observe=observe, progress=progress)
+        solution = self.solver.solve(
+            part, targets.rows(rows), key=solve_key, observe=observe, progress=progress, saved=saved
+        )
         inner = solution.info
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)
