@@ -42,7 +42,7 @@ class InducingCG(Inducing, Iterative):
 
     The residual of a step is what the step leaves of the one before, and rounding adds up in it: H has the square of
     K's condition. So every few steps it is computed anew, as K_zX Σ⁻¹ (B − K_Xz V) − K_zz V, of which the difference
-    is taken before the large sum, and the directions start anew.
+    is taken before the large sum. Directions follow the residuals as they are (Polak and Ribière, 1969).
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -104,8 +104,8 @@ class InducingCG(Inducing, Iterative):
         r = jax.lax.cond(anew, lambda: self.left(plan, system, targets, v), lambda: state.r - a * Hp)
         z = plan.precondition(r)
         rz = jnp.sum(r * z, axis=0)
-        b = jnp.where((state.rz > 0) & ~anew, rz / jnp.where(state.rz > 0, state.rz, 1), 0)
-        return _State(v, r, z + b * state.p, rz, steps)
+        b = jnp.where(state.rz > 0, jnp.sum((r - state.r) * z, axis=0) / jnp.where(state.rz > 0, state.rz, 1), 0)
+        return _State(v, r, z + jnp.maximum(b, 0) * state.p, rz, steps)
 
     def weights(self, plan: _Plan, state: _State) -> Float[Array, "M s"]:
         """The last iterate."""
