@@ -93,7 +93,7 @@ def quick(fitted, monkeypatch):
     """Commands as they are, but for the learning and solving themselves, which other tests do."""
     learned = models.load(fitted.model)
 
-    def learn(X, y, encoding, options):
+    def learn(X, y, encoding, options, checkpoint):
         assert np.all(np.isfinite(X))
         assert np.all(np.isfinite(y))
         assert X.shape == (len(y), len(encoding.inputs))
