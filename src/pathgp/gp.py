@@ -6,6 +6,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
@@ -15,6 +16,7 @@ from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
+from pathgp.sharding import everywhere, gathered
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
@@ -57,6 +59,8 @@ class Posterior(Predictive):
     local: Local | None = None
     projection: Projection | None = None
     unfinished: Float[Array, "m s"] | None = None
+    observations: Float[Array, "N s"] | None = None
+    """The right-hand sides, whole on every device, where rows are split and a projection looks at them."""
 
     @property
     def info(self) -> Info:
@@ -81,12 +85,36 @@ class Posterior(Predictive):
     @property
     def update_at_points(self) -> Function:
         """k(·, points) W."""
-        return Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
+        return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
 
     @property
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
         """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        if self.observations is not None:
+            return (self.observations,)
         return self.targets.signal, self.targets.noise
+
+    def gathered(self) -> "Posterior":
+        """The same posterior on one device, or on one of each process: it can be saved, and predicts the same."""
+        system, solution = self.system, self.solution
+        if system.mesh is None:
+            return self
+        collect = system.collected if solution.weights.shape[0] == system.X.shape[0] else gathered
+        residual = None if solution.residual is None else system.collected(solution.residual)
+        points, weights = collect(solution.points), collect(solution.weights)
+        info, rows, q = gathered((solution.info, solution.rows, solution.q))
+        return dataclasses.replace(
+            self,
+            gp=gathered(self.gp),
+            system=system.gathered(),
+            targets=self.targets.each(system.collected),
+            prior=gathered(self.prior),
+            solution=Solution(points, weights, residual, info, rows, q),
+            key=gathered(self.key),
+            projection=None if self.projection is None else dataclasses.replace(gathered(self.projection), mesh=None),
+            unfinished=gathered(self.unfinished),
+            observations=None,
+        )
 
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
@@ -97,15 +125,18 @@ class Posterior(Predictive):
         solution = self.solver.extend(
             self.solution, self.system, targets, key=extend_key, solve_key=self.key, progress=progress
         )
-        unfinished = self.unfinished
+        unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
+        if observations is not None:
+            observations = _beside(observations, self.system.everywhere(targets.total))
         return dataclasses.replace(
             self,
             targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
             solution=_joined(self.solution, solution),
             unfinished=unfinished,
+            observations=observations,
         )
 
     def update(
@@ -130,15 +161,17 @@ class Posterior(Predictive):
         new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
         new = System(self.gp.kernel, X, new_gp.noise)
-        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, self.prior, noise_key))
-        all_targets = self.targets.above(targets)
+        old = self.gathered()
+        targets = _mean_targets(new, y, self.gp).beside(_sample_targets(new, old.prior, noise_key))
         all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
         gp = GP(self.gp.kernel, all_noise, self.gp.mean)
-        system = System(gp.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
+        whole = System(gp.kernel, jnp.concatenate([old.system.X, X]), all_noise, self.system.tile)
+        system = whole.split(self.system.mesh)
+        all_targets = old.targets.above(targets).each(system.placed)
         init = None  # other rows of a larger set give no start
         if self.solution.rows is None:
-            new_weights = self.solver.support(system).shape[0] - self.solution.weights.shape[0]
-            init = jnp.pad(self.solution.weights, ((0, new_weights), (0, 0)))
+            new_weights = self.solver.support(whole).shape[0] - old.solution.weights.shape[0]
+            init = _at_rows(self.solver, system, jnp.pad(old.solution.weights, ((0, new_weights), (0, 0))))
         local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
@@ -156,6 +189,7 @@ def condition(
     num_features: int = 2000,
     keep_bytes: int = 0,
     init: Float[Array, "M s"] | None = None,
+    mesh: Mesh | None = None,
     observe: Every | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -174,6 +208,10 @@ def condition(
     `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
     Those of samples belong to the draws of this key.
 
+    With a `mesh` of one axis, for instance `pathgp.distributed.mesh()`, the rows of the data and of all columns are
+    split over its devices, and every product is computed where the rows are. The result is the same, but for rounding.
+    A local projection needs any row, so for it every device has X, y, the samples' targets and the residual whole.
+
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
     >>> X = jnp.linspace(0, 1, 50)[:, None]
@@ -186,30 +224,39 @@ def condition(
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
-    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
+    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key, mesh)
     system = system.kept(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
-        system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
+        gp.kernel.coordinates(X[:1])  # a kernel without coordinates is refused before the long work
     local = local or solver.counts_on(system)
-    expected = (solver.support(system).shape[0], targets.signal.shape[1])
-    if init is not None and init.shape != expected:
-        raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
+    if init is not None:
+        support = solver.support(system)
+        expected = (system.size if support is system.X else support.shape[0], targets.signal.shape[1])
+        if init.shape != expected:
+            raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
+        init = _at_rows(solver, system, init)
     solution = solver.solve(system, targets, key=solve_key, init=init, observe=observe, progress=progress)
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
 
 
 def problem(
-    gp: GP, X: Float[Array, "N d"], y: Float[Array, "N t"], num_samples: int, num_features: int, key: PRNGKeyArray
+    gp: GP,
+    X: Float[Array, "N d"],
+    y: Float[Array, "N t"],
+    num_samples: int,
+    num_features: int,
+    key: PRNGKeyArray,
+    mesh: Mesh | None = None,
 ) -> tuple[System, Function, Targets, PRNGKeyArray]:
     """The system, the prior draws, the right-hand sides, and a key for the solver.
 
     With one key the draws of another process are the same standard ones, stretched by its hyperparameters.
     """
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
-    system = System(gp.kernel, X, gp.noise)
+    system = System(gp.kernel, X, gp.noise).split(mesh)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
+    targets = _mean_targets(system, y, gp).beside(_sample_targets(system, prior, noise_key))
     return system, prior, targets, solve_key
 
 
@@ -225,14 +272,19 @@ def _draw(features: Features, num: int, key: PRNGKeyArray) -> Function:
     return Function(features, jax.random.normal(key, (features.num, num)))
 
 
-def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
-    return Targets(y - gp.mean, jnp.zeros_like(y))
+def _mean_targets(system: System, y: Float[Array, "N t"], gp: GP) -> Targets:
+    signal = system.placed(y - gp.mean)
+    return Targets(signal, jnp.zeros_like(signal))
 
 
 def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
     """f(X) and ε ~ N(0, Σ), a column for each prior draw f."""
-    noise = jax.random.normal(key, (system.size, prior.weights.shape[1]))
-    return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise, prior)
+    return Targets(system.values(prior), system.noise_draws(key, prior.weights.shape[1]), prior)
+
+
+def _at_rows(solver: Solver, system: System, weights: Float[Array, "M s"]) -> Float[Array, "P s"]:
+    """Weights where the solver wants them: those of rows where the rows are."""
+    return system.placed(weights) if solver.support(system) is system.X else weights
 
 
 def _posterior(
@@ -247,6 +299,7 @@ def _posterior(
 ) -> Posterior:
     """With the local projection of what the solve left undone, if anything."""
     exact = bool(jnp.all(solution.info.relative_residual <= NOTHING_LEFT)) and solution.rows is None
+    split = local is not None and system.mesh is not None
     return Posterior(
         gp=gp,
         system=system,
@@ -258,6 +311,7 @@ def _posterior(
         local=local,
         projection=None if local is None else local.projection(system),
         unfinished=None if local is None or exact else _unfinished(system, targets, solution),
+        observations=system.everywhere(targets.total) if split else None,
     )
 
 
@@ -268,14 +322,14 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     are asked for: the weights of `Projection.rows` follow after the part of the residual that does not need them.
     """
     if solution.residual is not None:
-        return solution.residual
+        return system.everywhere(solution.residual)
     if solution.rows is None:
-        return targets.total - system @ solution.weights
+        return system.everywhere(targets.total - system @ solution.weights)
     points, w = solution.points, solution.weights
     residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
-        return jnp.concatenate([residual, -w])
-    return residual - Function(Canonical(system.kernel, points), w)(system.X)
+        return jnp.concatenate([system.everywhere(residual), -everywhere(system.mesh, w)])
+    return system.everywhere(residual - system.values(Function(Canonical(system.kernel, points), w)))
 
 
 def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:

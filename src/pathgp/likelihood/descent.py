@@ -6,16 +6,25 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from pathgp.likelihood.base import Trace
+from pathgp.sharding import any_process
 
 
 class Record:
     """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did."""
 
-    def __init__(self, steps: int, max_seconds: float, progress: bool, loss_name: str = "−log p(y)/N") -> None:
-        self.steps, self.max_seconds, self.loss_name = steps, max_seconds, loss_name
+    def __init__(
+        self,
+        steps: int,
+        max_seconds: float,
+        progress: bool,
+        loss_name: str = "−log p(y)/N",
+        mesh: Mesh | None = None,
+    ) -> None:
+        self.steps, self.max_seconds, self.loss_name, self.mesh = steps, max_seconds, loss_name, mesh
         self.loss: list[float] = []
         self.gradient: list[float] = []
         self.seconds: list[float] = []
@@ -39,6 +48,11 @@ class Record:
     def left(self) -> float:
         """The seconds of the budget that are left."""
         return self.max_seconds - (time.perf_counter() - self._clock)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no seconds are left to any process."""
+        return self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
 
     def add(self, loss: float, gradient: float) -> None:
         """A point of the trace: the loss per row and the norm of its gradient."""

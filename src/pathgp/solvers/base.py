@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.local import Local
+from pathgp.sharding import any_process
 from pathgp.solvers.variational import Variational
 from pathgp.system import System, Targets
 
@@ -224,7 +225,7 @@ class Iterative(Solver):
             if bar is not None:
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
-            if seconds > self.max_seconds:
+            if self.max_seconds < float("inf") and any_process(system.mesh, seconds > self.max_seconds):
                 relative, residual = _residual(method, plan, system, targets, state)
                 self._refuse_divergence(relative, done)
                 converged = self.verdict(relative, plan, system, targets, state)
@@ -270,14 +271,14 @@ def progress_bar(name: str, total: int) -> Any:
 
 @eqx.filter_jit
 def _prepare(solver: Iterative, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-    return solver.prepare(system, targets, key)
+    return system.constrained(solver.prepare(system, targets, key))
 
 
 @eqx.filter_jit
 def _start(
     solver: Iterative, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Array | None
 ) -> Any:
-    return solver.start(plan, system, targets, key, init)
+    return system.constrained(solver.start(plan, system, targets, key, init))
 
 
 @eqx.filter_jit
@@ -308,4 +309,4 @@ def _advance(
         is_columns = jnp.issubdtype(new_leaf.dtype, jnp.floating)
         return jnp.where(frozen, old_leaf, new_leaf) if is_columns else new_leaf
 
-    return jax.tree.map(keep, state, new)
+    return system.constrained(jax.tree.map(keep, state, new))

@@ -11,15 +11,17 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
+from pathgp.kernels import Kernel
 from pathgp.local import Local
+from pathgp.sharding import over_rows
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
 from pathgp.system import System, Targets, wide
-from pathgp.tiles import pad_rows, tiled_product
+from pathgp.tiles import pad_rows
 
 
 def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array, "N s"]) -> Float[Array, "M s"]:
     """K_zX Σ⁻¹ B, one tiled pass."""
-    return tiled_product(system.kernel, points, system.X, B / system.noise_diagonal[:, None], system.tile)
+    return system.onto(points, B / system.noise_diagonal[:, None])
 
 
 def gram_product(points: Float[Array, "M d"], system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
@@ -27,18 +29,22 @@ def gram_product(points: Float[Array, "M d"], system: System, V: Float[Array, "M
 
     It is a quarter of a tile that is used once, so that it is in the cache still the second time.
     """
-    rows = max(1, min(system.size, system.tile[0] * system.tile[1] // (4 * points.shape[0])))
-    X = pad_rows(system.X, rows).reshape(-1, rows, points.shape[1])
-    precision = pad_rows(1 / system.noise_diagonal, rows, mode="constant").reshape(-1, rows, 1)
 
-    def add_tile(
-        total: Float[Array, "s M"], tile: tuple[Float[Array, "t d"], Float[Array, "t 1"]]
-    ) -> tuple[Float[Array, "s M"], None]:
-        X_tile, precision_tile = tile
-        K = system.kernel(X_tile, points)
-        return total + (precision_tile * (K @ V)).T @ K, None
+    def local(X: Array, precision: Array, kernel: Kernel, points: Array, V: Array) -> Array:
+        rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // (4 * points.shape[0])))
+        X = pad_rows(X, rows).reshape(-1, rows, points.shape[1])
+        precision = pad_rows(precision, rows, mode="constant").reshape(-1, rows, 1)
 
-    return jax.lax.scan(add_tile, jnp.zeros_like(V.T), (X, precision))[0].T
+        def add_tile(
+            total: Float[Array, "s M"], tile: tuple[Float[Array, "t d"], Float[Array, "t 1"]]
+        ) -> tuple[Float[Array, "s M"], None]:
+            X_tile, precision_tile = tile
+            K = kernel(X_tile, points)
+            return total + (precision_tile * (K @ V)).T @ K, None
+
+        return jax.lax.scan(add_tile, jnp.zeros_like(V.T), (X, precision))[0].T
+
+    return over_rows(system.mesh, local, (system.X, system.precision), (system.kernel, points, V), total=True)
 
 
 class Inducing(Solver):
@@ -74,6 +80,7 @@ class NormalEquations(NamedTuple):
     def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
         """One pass over the data in tiles; `jitter` is a share of the mean of K_zz's diagonal."""
         M = z.shape[0]
+        B, system = system.collected(B), system.gathered()  # on the host of each process
         K_zz = wide(system.kernel, z, z)
         L = linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))

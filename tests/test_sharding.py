@@ -1,0 +1,248 @@
+"""One result, many layouts: devices of one process, processes of one job; N is divisible by none of their numbers."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import layouts
+import numpy as np
+import pytest
+
+from pathgp import GP, Local, condition, distributed
+from pathgp.kernels import Matern32
+from pathgp.solvers import Auto, Cholesky
+
+FAST = "--xla_backend_optimization_level=1"
+SCRIPT = pathlib.Path(layouts.__file__)
+SOLVERS = list(layouts.SOLVERS)
+QUICK = ["SDD", "CG"]
+# Sums in another order: float32 rounds differently, and a few steps of CG make the most of it.
+ROUNDING = 5e-4
+
+
+def start(folder, *arguments, devices=1):
+    """A process, whose output goes to a file: two of one job must not wait for one another's pipe to be read."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
+        "XLA_FLAGS": f"{FAST} --xla_force_host_platform_device_count={devices}",
+        "JAX_PLATFORMS": "cpu",
+    }
+    out = folder / f"{arguments[1]} of {arguments[2:]}"
+    with out.open("w") as file:
+        command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+        return subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT), out
+
+
+TIMEOUT = 500
+"""Seconds: a job that hangs is ended, and the test fails."""
+
+
+def result(process, out):
+    assert process.wait(TIMEOUT) == 0, out.read_text()[-3000:]
+    return json.loads(next(line for line in out.read_text().splitlines() if line.startswith("{")))
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def running(folder, solvers, number, job_solvers):
+    """One process with so many devices, and a job of two processes over the loopback, all at the same time."""
+    several = ",".join(job_solvers), 2, free_address()
+    started = [start(folder, ",".join(solvers), number, devices=number)]
+    started += [start(folder, several[0], i, *several[1:]) for i in range(2)]
+    try:
+        yield [result(*process) for process in started]
+    finally:
+        for process, _ in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("layouts"), QUICK, 4, []) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def devices(results):
+    return results[0]
+
+
+@pytest.fixture(scope="module")
+def job(results):
+    return results[1:]
+
+
+def assert_same(found, expected, name):
+    scale = np.max(np.abs(expected))
+    np.testing.assert_allclose(found, expected, atol=ROUNDING * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_four_devices_give_the_solution_of_one(devices, name):
+    one, four = devices["solvers"][name]
+    assert_same(four, one, name)
+
+
+def test_four_devices_and_two_processes_give_the_posterior_of_one(devices, job):
+    assert [(part["devices"], part["local"]) for part in job] == [(2, 1), (2, 1)]
+    one, four = devices["predictions"]
+    for found in (four, *(part["predictions"] for part in job)):
+        assert_same(found, one, "SAP")
+    assert job[0]["predictions"] == job[1]["predictions"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_every_solver_on_every_layout(number, tmp_path):
+    with running(tmp_path, SOLVERS, number, SOLVERS) as (one_process, *several):
+        for name in SOLVERS:
+            one, split = one_process["solvers"][name]
+            for found in (split, *(part["solvers"][name] for part in several)):
+                assert_same(found, one, name)
+        for part in several:
+            assert_same(part["learned"], one_process["learned"][0], "hyperparameters")
+
+
+def exact_products(lengthscale=0.7):
+    r = np.sqrt(3) * np.linalg.norm(layouts.X[:, None] - layouts.X[None], axis=-1) / lengthscale
+    K, V, B = (1 + r) * np.exp(-r), layouts.V, layouts.ROWS
+    H = K + np.diag(layouts.NOISE)
+    return {
+        "whole": H @ V,
+        "rows": K[B] @ V,
+        "columns": K[:, B] @ V[: len(B)],
+        "block": H[np.ix_(B, B)],
+        "residual": (3 * V - H @ V)[B],
+        "mean noise": np.mean(layouts.NOISE),
+        "quadratic": V[:, 0] @ H @ V[:, 0],
+    }
+
+
+def test_every_product_is_that_of_the_dense_matrix(devices):
+    found, exact = devices["products"], exact_products()
+    for name in ("whole", "rows", "columns", "block", "residual", "mean noise"):
+        np.testing.assert_allclose(found[name], exact[name], atol=2e-4, err_msg=name)
+    difference = exact_products(0.7 + 1e-5)["quadratic"] - exact_products(0.7 - 1e-5)["quadratic"]
+    np.testing.assert_allclose(found["derivative"], difference / 2e-5, rtol=1e-3)
+
+
+def test_hyperparameters_learned_together_are_those_of_one_device(devices):
+    one, four = devices["learned"]
+    np.testing.assert_allclose(four, one, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_really_split(devices, job):
+    local, columns = 126, layouts.S
+    for shards, width in zip(devices["shards"], (layouts.D, columns, columns, columns), strict=True):
+        assert shards == [[local, width]] * 4
+    assert [part["shards"] for part in job] == [[[251, columns]]] * 2
+
+
+def test_a_step_reduces_batch_by_columns_once_and_nothing_of_size_n(devices):
+    batch, block, inputs, columns = layouts.BATCH, 63, layouts.D, layouts.S
+    reduced = lambda *shapes: sorted(["all-reduce", *shape] for shape in shapes)
+    steps = devices["steps"]
+    assert steps["SDD"] == reduced((batch, inputs), (batch, columns))
+    # the norm of each column's change, once a pass
+    assert steps["SAP"] == reduced((block, inputs), (block, columns), (columns,))
+    # also the noise of the batch and its mean, the features, the norms of the gradient, which columns are samples
+    others = [(batch,), (), (), (100, columns), (columns,), (columns,)]
+    assert steps["SGD"] == reduced((batch, inputs), (batch, columns), *others)
+
+
+def test_a_whole_product_passes_rows_round_and_a_prediction_is_reduced_once(devices):
+    local, columns = 126, layouts.S
+    assert devices["steps"]["product"] == [
+        ["collective-permute", local, layouts.D],
+        ["collective-permute", local, columns],
+    ]
+    assert devices["communication"] == [["all-reduce", 8, columns - 1]]
+
+
+def test_a_gathered_posterior_is_whole_can_be_saved_and_predicts_the_same(devices, job):
+    shape, loaded = devices["loaded"]
+    assert shape == [layouts.N, layouts.S]
+    assert_same(loaded, devices["predictions"][0], "loaded")
+    assert [np.shape(part["gathered"]) for part in job] == [(layouts.N, layouts.S)] * 2
+    assert job[0]["gathered"] == job[1]["gathered"]
+
+
+def data():
+    X = jnp.linspace(0, 1, 20)[:, None]
+    return GP(Matern32(0.3), 0.1), X, jnp.sin(X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"local": Local()}, "local cannot be used with mesh"),
+        ({"keep_bytes": 10**6}, "K cannot be kept where rows are split"),
+        ({"mesh": jax.make_mesh((1, 1), ("a", "b"))}, r"mesh must have one axis.*make_mesh"),
+    ],
+)
+def test_what_a_mesh_does_not_do_is_refused(settings, sentence, key):
+    with pytest.raises(ValueError, match=sentence):
+        condition(*data(), key=key, **{"mesh": distributed.mesh(), **settings})
+
+
+def test_auto_does_without_neighbours_and_says_so(key):
+    _, X, _ = data()
+    system = layouts.System(Matern32(0.3), jnp.tile(X, (300, 1)), jnp.asarray(0.1)).split(distributed.mesh())
+    choice = Auto().choose(system)
+    assert choice.local is None
+    assert "split over devices" in choice.reason
+
+
+def test_more_samples_but_no_more_data_where_rows_are_split(key):
+    gp, X, y = data()
+    posterior = condition(gp, X, y, solver=Cholesky(), num_samples=2, key=key, mesh=distributed.mesh())
+    alone = condition(gp, X, y, solver=Cholesky(), num_samples=2, key=key)
+    x = X[:3]
+    more, more_alone = (p.with_samples(2, key=key).samples(x) for p in (posterior, alone))
+    np.testing.assert_allclose(more, more_alone, atol=1e-4)
+    with pytest.raises(ValueError, match=re.escape("posterior.gathered().update")):
+        posterior.update(X, y, key=key)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"coordinator": "localhost:1234"}, "process_id and num_processes must be given too"),
+        ({"coordinator": "localhost:1234", "process_id": 2, "num_processes": 2}, "process_id must be from 0 to 1"),
+    ],
+)
+def test_a_job_that_cannot_be_joined_is_refused_at_once(arguments, sentence, monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=sentence):
+        distributed.join(**arguments)
+
+
+def test_variables_of_the_environment_are_read(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1234")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.setenv("JAX_PROCESS_ID", "7")
+    with pytest.raises(ValueError, match=r"from 0 to 1.*it is 7"):
+        distributed.join()
+    monkeypatch.setenv("JAX_PROCESS_ID", "first")
+    with pytest.raises(ValueError, match="JAX_PROCESS_ID must be a number, but it is 'first'"):
+        distributed.join()
+
+
+@pytest.mark.parametrize("number", [0, 1000])
+def test_a_mesh_of_devices_that_are_not_there_is_refused(number):
+    with pytest.raises(ValueError, match=rf"devices must be from 1 to .*but it is {number}"):
+        distributed.mesh(number)
