@@ -1,30 +1,38 @@
 """Run by test_sharding.py in processes of its own: one small problem, solved on a given layout of devices.
 
-    layouts.py SOLVERS DEVICES                               one process with several devices
-    layouts.py SOLVERS PROCESS_ID NUM_PROCESSES COORDINATOR  one process of several, with one device
+    layouts.py SOLVERS DEVICES                                            one process with several devices
+    layouts.py SOLVERS PROCESS_ID NUM_PROCESSES COORDINATOR [LOST DOING]  one process of several, with one device
 
-SOLVERS are names with commas between. Prints JSON: weights, predictions, and what compiled programs communicate.
+SOLVERS are names with semicolons between, or none for what is quick. Prints JSON: weights, predictions, and what
+compiled programs communicate. At the end of a job the process LOST vanishes, whatever the other is DOING.
 """
 
+import dataclasses
 import json
+import os
 import pathlib
 import re
+import signal
 import sys
 import tempfile
+import time
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathgp import GP, condition, distributed, storage
+from pathgp import GP, Local, condition, distributed, storage
+from pathgp.gp import problem
 from pathgp.kernels import Matern32
-from pathgp.likelihood import NearestNeighbour, fit_hyperparameters
+from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
 from pathgp.solvers import (
     CG,
     SAP,
     SDD,
     SGD,
+    SGPR,
+    SVGP,
     Cholesky,
     InducingCG,
     InducingCholesky,
@@ -40,17 +48,24 @@ NOISE = np.linspace(0.05, 0.2, N)
 y = np.sin(X.sum(axis=1)) + np.sqrt(NOISE) * rng.normal(size=N)
 x = rng.uniform(-2, 2, (7, D))
 ROWS = np.array([3, 500, 77, 126, 125, 251])
+LOCAL = Local(neighbours=16)
+HEARTBEAT = 10
 
 SOLVERS = {  # made when they are asked for: a process joins a job before it computes anything
     "SDD": lambda: SDD(steps=60, batch_size=BATCH),
     "SGD": lambda: SGD(steps=30, batch_size=BATCH),
     "SAP": lambda: SAP(passes=2, block_size=BATCH),
+    "SAP, plain": lambda: SAP(passes=2, block_size=BATCH, accelerated=False, factor_bytes=0),
+    "SAP, local": lambda: SAP(passes=2, block_size=BATCH, local=LOCAL),
     "CG": lambda: CG(steps=6, rank=20),
     "InducingCG": lambda: InducingCG(X[:51], steps=4),
     "InducingSGD": lambda: InducingSGD(X[:51], steps=20, descent=SGD(batch_size=BATCH)),
+    "SVGP": lambda: SVGP(X[:51], steps=20, batch_size=BATCH),
     "Cholesky": lambda: Cholesky(),
     "InducingCholesky": lambda: InducingCholesky(X[:51]),
+    "SGPR": lambda: SGPR(X[:51]),
     "SubsetOfData": lambda: SubsetOfData(rows=101),
+    "SubsetOfData, SAP": lambda: SubsetOfData(rows=101, solver=SAP(passes=2, block_size=BATCH)),
 }
 
 
@@ -58,20 +73,30 @@ def key():
     return jax.random.key(0)
 
 
-def posterior(mesh):
-    gp = GP(Matern32(0.7), NOISE)
-    return condition(gp, X, y, solver=SOLVERS["SAP"](), num_samples=S - 1, num_features=100, key=key(), mesh=mesh)
+def posterior(mesh, solver="SAP", local=None, num_samples=S - 1):
+    options = {"local": local, "num_samples": num_samples, "num_features": 100, "key": key(), "mesh": mesh}
+    return condition(GP(Matern32(0.7), NOISE), X, y, solver=SOLVERS[solver](), **options)
 
 
 def predictions(p):
-    """The mean at the points x, then each sample."""
-    mean = np.asarray(p.mean(x))[:, None]
-    return np.concatenate([mean, np.asarray(p.samples(x))], axis=1).tolist()
+    """The mean at the points x, its variance, then each sample, then the gradient of one of them."""
+    mean, variance = (np.asarray(part)[:, None] for part in p.predict(x))
+    slope = jax.grad(lambda point: p.samples(point[None])[0, 1])(jnp.asarray(x[0]))
+    values = np.concatenate([np.asarray(p.mean(x))[:, None], mean, variance, np.asarray(p.samples(x))], axis=1)
+    return [*values.tolist(), [*np.asarray(slope).tolist(), *[0] * (values.shape[1] - D)]]
+
+
+def posteriors(mesh):
+    """What is predicted where a projection finishes a solve on all rows, or on some; and with more samples and data."""
+    local, subset = posterior(mesh, "SAP, local"), posterior(mesh, "SubsetOfData, SAP", LOCAL)
+    first = condition(GP(Matern32(0.7), 0.1), X[:400], y[:400], solver=Cholesky(), num_samples=2, key=key(), mesh=mesh)
+    grown = first.with_samples(2, key=key()).update(X[400:], y[400:], key=key())
+    return {"local": predictions(local), "subset": predictions(subset), "grown": predictions(grown)}
 
 
 def system_and_targets(mesh):
     system = System(Matern32(0.7), jnp.asarray(X, float), jnp.asarray(NOISE, float), (32, 64)).split(mesh)
-    return system, system.placed(Targets(jnp.asarray(V, float), jnp.asarray(2 * V, float)))
+    return system, Targets(jnp.asarray(V, float), jnp.asarray(2 * V, float)).each(system.placed)
 
 
 def products(mesh):
@@ -81,14 +106,14 @@ def products(mesh):
     @jax.jit
     def compute(system, targets):
         W, B = targets.signal, jnp.asarray(ROWS)
-        quadratic = lambda kernel: jnp.sum(W[:, 0] * (System(kernel, *rest, mesh=system.mesh) @ W)[:, 0])
-        rest = system.X, system.noise, system.tile
+        quadratic = lambda kernel: jnp.sum(W[:, 0] * (dataclasses.replace(system, kernel=kernel) @ W)[:, 0])
         return {
             "whole": system @ W,
             "rows": system.rows(B, W),
             "columns": system.columns(B, W[: len(ROWS)]),
             "block": system.block(B),
             "residual": system.residual_rows(B, targets, W),
+            "misfit": system.misfit_rows(B, 2 * W, W),
             "mean noise": system.mean_noise,
             "derivative": jax.grad(quadratic)(system.kernel).lengthscale,
         }
@@ -98,10 +123,16 @@ def products(mesh):
     return {name: np.asarray(value).tolist() for name, value in {**values, **whole}.items()}
 
 
-def learned(mesh):
-    method = NearestNeighbour(steps=3, neighbours=8, batch_size=BATCH, mesh=mesh)
+def learned(mesh, pathwise):
+    """Hyperparameters, losses and gradients: by posterior samples, with the weights at the end, or by neighbours."""
+    if pathwise:
+        method = Pathwise(steps=2, probes=4, passes=2, num_features=100, block_size=BATCH, mesh=mesh)
+    else:
+        method = NearestNeighbour(steps=3, neighbours=8, batch_size=BATCH - 1, mesh=mesh)
     gp, trace = fit_hyperparameters(GP(Matern32([0.7] * D), 0.1), X, y, key=key(), method=method)
-    return [*gp.kernel.lengthscale.tolist(), float(gp.kernel.variance), float(gp.noise), float(gp.mean), *trace.loss]
+    found = [*gp.kernel.lengthscale.tolist(), float(gp.kernel.variance), float(gp.noise), float(gp.mean)]
+    weights = np.asarray(trace.weights)[:, :2].ravel().tolist() if pathwise else []
+    return [*found, *trace.loss, *trace.gradient, *weights]
 
 
 COLLECTIVE = r"= (\S.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
@@ -119,9 +150,9 @@ def communication(f, *arguments):
 
 def steps(mesh):
     """What one step of each solver, a whole product and a prediction communicate."""
-    system, targets = system_and_targets(mesh)
     found = {}
     for name in ("SDD", "SGD", "SAP"):
+        system, targets = system_and_targets(mesh)
         solver = SOLVERS[name]()
         plan = jax.jit(solver.prepare)(system, targets, key())
         state = system.constrained(jax.jit(solver.start)(plan, system, targets, key(), None))
@@ -132,44 +163,64 @@ def steps(mesh):
 
 
 def weights(name, mesh):
-    system, targets = system_and_targets(mesh)
-    solution = SOLVERS[name]().solve(system, targets, key=key())
+    options = (X, y[:, None], S - 1, 100, key())
+    system, _, targets, solve_key = problem(
+        GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:], mesh
+    )
+    system = dataclasses.replace(system, tile=(32, 64))
+    solution = SOLVERS[name]().solve(system, targets, key=solve_key)
     found = solution.weights if solution.weights.shape[0] < N else system.collected(solution.weights)
     return np.asarray(found).tolist()
 
 
 def one_process(names, devices):
     mesh = distributed.mesh(devices)
-    results = {"products": products(mesh), "steps": steps(mesh), "learned": [learned(None), learned(mesh)]}
-    results["solvers"] = {name: [weights(name, None), weights(name, mesh)] for name in names}
-    split = posterior(mesh)
-    results["predictions"] = [predictions(posterior(None)), predictions(split)]
+    both = lambda f: [f(None), f(mesh)]
+    results = {"products": products(mesh), "steps": steps(mesh), "learned": both(lambda m: learned(m, bool(names)))}
+    results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names or ["SDD"]}
+    if names:
+        results["posteriors"] = both(posteriors)
+    alone, split = posterior(None, "SAP, local"), posterior(mesh, "SAP, local")
+    results["predictions"] = [predictions(alone), predictions(split)]
     kept = (split.system.X, split.targets.signal, split.solution.weights, split.solution.residual)
     results["shards"] = [[shard.data.shape for shard in array.addressable_shards] for array in kept]
-    results["communication"] = communication(lambda f, x: f(x), split.samples, jnp.asarray(x, float))
+    update = split.update_at_points
+    results["communication"] = communication(lambda f, x: f(x), update, jnp.asarray(x, float))
     with tempfile.TemporaryDirectory() as folder:
         storage.save(pathlib.Path(folder) / "model", split.gathered())
         loaded = storage.load(pathlib.Path(folder) / "model")
-    results["loaded"] = [list(loaded.solution.weights.shape), predictions(loaded)]
+    results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
     return results
 
 
 def one_of_several(names, process_id, num_processes, coordinator):
-    distributed.join(coordinator, process_id, num_processes, timeout=200)
+    distributed.join(coordinator, process_id, num_processes, timeout=400, heartbeat=HEARTBEAT)
     mesh = distributed.mesh()
-    results = {"devices": mesh.size, "local": jax.local_device_count(), "learned": learned(mesh) if names else None}
+    results = {"devices": mesh.size, "local": jax.local_device_count()}
     results["solvers"] = {name: weights(name, mesh) for name in names}
-    p = posterior(mesh)
+    if names:
+        results |= {"learned": learned(mesh, True), "posteriors": posteriors(mesh)}
+    p = posterior(mesh, "SAP, local")
     results["predictions"] = predictions(p)
     results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
     results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()
-    return results
+    print(json.dumps(results), flush=True)
+    lose(p, process_id, *sys.argv[5:])
+
+
+def lose(p, process_id, lost="1", doing="communicates"):
+    """One process vanishes, while the other waits for it or does something else."""
+    if process_id == int(lost):
+        os.kill(os.getpid(), signal.SIGKILL)
+    with distributed.together():
+        while True:
+            time.sleep(0.1) if doing == "rests" else float(jnp.sum(p.system @ p.solution.weights))
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", ".*did not reach the tolerance")
-    solvers = list(filter(None, sys.argv[1].split(",")))
+    solvers = list(filter(None, sys.argv[1].split(";")))
     if len(sys.argv) == 3:
         print(json.dumps(one_process(solvers, int(sys.argv[2]))))
     else:
-        print(json.dumps(one_of_several(solvers, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
+        one_of_several(solvers, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

@@ -5,10 +5,28 @@ for instance `posterior.mean(x)`, every process asks, and every process is given
 """
 
 import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
+
+LOST = "another process of the job is gone, so this one cannot go on: see what that one said last, and start all again."
+
+HERALD = """
+import os, sys
+while said := os.read(0, 64):
+    if int(sys.argv[1]) in said:
+        os.write(2, f"pathgp: {sys.argv[2]}\\n".encode())
+"""
+"""Prints a sentence when it is told of a signal, and ends with the process that would tell it."""
+
+BROKEN = r"(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)\b"
 
 
 def join(
@@ -17,12 +35,16 @@ def join(
     num_processes: int | None = None,
     *,
     timeout: int = 300,
+    heartbeat: int = 30,
 ) -> None:
     """Joins the job, before any computation; returns when all processes have, or fails after `timeout` seconds.
 
     `coordinator` is the address "host:port" of process 0, the same for all. What is not given is taken from the
     variables JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID and JAX_NUM_PROCESSES; where there is none of them either, from
     the scheduler, as far as JAX knows it: Slurm, Open MPI, Kubernetes, Cloud TPU.
+
+    When a process of the job is gone, the others end too, with a sentence: at once where they wait for it, else within
+    about `heartbeat` seconds.
     """
     settings = {
         "coordinator": coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -41,8 +63,18 @@ def join(
             f"{settings['process_id']}."
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # read on CPUs only
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, identity, number = settings.values()
-    jax.distributed.initialize(address, number, identity, initialization_timeout=timeout)
+    jax.distributed.initialize(
+        address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
+    )
+    _leave_a_sentence()
+
+
+def is_job() -> bool:
+    """Whether the environment says that this process is one of several: JAX's own variables, or a step of Slurm."""
+    in_step = "SLURM_STEP_NODELIST" in os.environ and os.environ.get("SLURM_NTASKS", "1") != "1"
+    return "JAX_COORDINATOR_ADDRESS" in os.environ or in_step
 
 
 def mesh(devices: int | None = None) -> Mesh:
@@ -64,6 +96,32 @@ def mesh(devices: int | None = None) -> Mesh:
             "out: leave devices out, or start fewer processes."
         )
     return Mesh(np.array(present[:number]), ("rows",))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """What fails inside because another process is gone raises a ConnectionError that says so."""
+    try:
+        yield
+    except (ValueError, jax.errors.JaxRuntimeError) as error:
+        if jax.process_count() > 1 and re.match(BROKEN, str(error)):
+            raise ConnectionError(f"{LOST} ({' '.join(str(error).split())})") from error
+        raise
+
+
+def _leave_a_sentence() -> None:
+    """Has the loss of another process said in a sentence, after the pages that JAX says.
+
+    JAX ends a process that has lost another by abort(), in the midst of whatever it does, and no Python runs then. But
+    the number of the signal is still written to Python's wakeup pipe, at the end of which a small process waits.
+    """
+    end, start = os.pipe()
+    os.set_blocking(start, False)
+    command = [sys.executable, "-S", "-c", HERALD, str(int(signal.SIGABRT)), LOST]
+    subprocess.Popen(command, stdin=end, stdout=subprocess.DEVNULL, start_new_session=True)
+    os.close(end)
+    signal.signal(signal.SIGABRT, lambda *_: None)
+    signal.set_wakeup_fd(start, warn_on_full_buffer=False)
 
 
 def _number(given: int | None, variable: str) -> int | None:

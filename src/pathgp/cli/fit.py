@@ -3,6 +3,7 @@
 import argparse
 import pathlib
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ def add_to(commands: Any) -> None:
         """
 pathgp fit train.csv --target price --out model.safetensors
 pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
-pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json""",
+pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json
+pathgp fit train.csv --target price --devices 4 --out model.safetensors""",
     )
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
@@ -51,6 +53,11 @@ pathgp fit train.csv --target price --columns size age --test-share 0.1 --out mo
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
     model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
+    job = parser.add_argument_group("several devices and processes (docs/distributed.md)")
+    job.add_argument("--devices", type=int, metavar="N", help="split the rows over so many devices of each process")
+    job.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found, the same for all")
+    job.add_argument("--process-id", type=int, metavar="I", help="which process of the job this is, from 0 on")
+    job.add_argument("--num-processes", type=int, metavar="N", help="how many processes the job has")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
@@ -61,28 +68,34 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
     from pathgp.checks import at_least
     from pathgp.cli.models import Fitted, save
+    from pathgp.distributed import together
     from pathgp.encoding import learn_encoding
 
     start = time.perf_counter()
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
-    say(f"reading {a.file}.")
+    a.speaks = take_part(a)
+    tell = say if a.speaks else lambda _: None
+    tell(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
     train, test = split(len(y), a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
-    say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
-    fitted = Fitted.fit(X[train], y[train], encoding, a)
-    save(fitted, a.out)
-    result, report = fitted.summary(), {}
-    if len(test):
-        say(f"judging on {len(test):,} held-out rows.")
-        try:
-            result["held_out"] = scores(y[test], *fitted.predict(X[test]))
-        except KeyboardInterrupt:
-            raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
-        report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
+    tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
+    with together():
+        fitted = Fitted.fit(X[train], y[train], encoding, a)
+        save(fitted, a.out)
+        result, report = fitted.summary(), {}
+        if len(test):
+            tell(f"judging on {len(test):,} held-out rows.")
+            try:
+                result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+            except KeyboardInterrupt:
+                raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
+            report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
+    if not a.speaks:
+        return
     result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)
@@ -91,6 +104,26 @@ def run(arguments: argparse.Namespace) -> None:
             f"learning was ended after {len(fitted.loss)} steps, and the best hyperparameters so far were kept: "
             f"{a.out} is a whole model with them."
         )
+
+
+def take_part(options: argparse.Namespace) -> bool:
+    """Makes the devices, joins the job if there is one, and says whether this process speaks and writes for all."""
+    import jax
+
+    from pathgp import distributed
+    from pathgp.checks import at_least
+
+    at_least(1 if options.devices is None else options.devices, 1, "--devices")
+    if options.devices is not None:
+        jax.config.update("jax_num_cpu_devices", options.devices)  # of other devices there are as many as there are
+    given = options.coordinator, options.process_id, options.num_processes
+    if given == (None, None, None) and not distributed.is_job():
+        return True
+    distributed.join(*given)
+    options.devices = None  # all of all processes
+    if jax.process_index() > 0:
+        warnings.simplefilter("ignore")  # the first process gives the same
+    return jax.process_index() == 0
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

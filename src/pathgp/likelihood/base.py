@@ -69,7 +69,7 @@ def fit_hyperparameters(
     *,
     key: PRNGKeyArray,
     method: Method | None = None,
-    prior: Prior = Prior(),  # noqa: B008, a frozen value
+    prior: Prior | None = None,
     progress: bool = False,
 ) -> tuple[GP, Trace]:
     """The process with the hyperparameters that make the data likely, and how they were found.
@@ -86,6 +86,7 @@ def fit_hyperparameters(
 
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
+    prior = prior or Prior()
     prior.check(gp)
     # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
