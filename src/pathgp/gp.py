@@ -99,7 +99,8 @@ class Posterior(Predictive):
         system, solution = self.system, self.solution
         if system.mesh is None:
             return self
-        collect = system.collected if solution.weights.shape[0] == system.X.shape[0] else gathered
+        at_rows = solution.rows is None and self.solver.support(system) is system.X
+        collect = system.collected if at_rows else gathered
         residual = None if solution.residual is None else system.collected(solution.residual)
         points, weights = collect(solution.points), collect(solution.weights)
         info, rows, q = gathered((solution.info, solution.rows, solution.q))

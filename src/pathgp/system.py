@@ -109,8 +109,6 @@ class System(eqx.Module):
         """The same system with its rows split over the devices of a mesh; itself where there is none."""
         if mesh is None:
             return self
-        if self.K is not None:
-            raise ValueError("K cannot be kept where rows are split over devices: leave keep_bytes out, or mesh.")
         mesh = sharding.checked(mesh)
         noise = self.noise if self.noise.ndim == 0 else sharding.placed(mesh, self.noise, mode="edge")
         X = sharding.placed(mesh, self.X, mode="edge")
@@ -146,6 +144,8 @@ class System(eqx.Module):
         need = self.size**2 * self.X.dtype.itemsize
         if need > max_bytes:
             return self
+        if self.mesh is not None:
+            raise ValueError("K cannot be kept where rows are split over devices: leave keep_bytes out, or mesh.")
         logger.info("System keeps K: %.2f GB of the %.2f GB that it may take.", need / 1e9, max_bytes / 1e9)
         return System(self.kernel, self.X, self.noise, self.tile, _matrix(self.kernel, self.X, self.tile[0]))
 

@@ -67,7 +67,7 @@ class NearestNeighbour(Method):
             for step in range(self.steps):
                 batch_key, pool_key = jax.random.split(jax.random.fold_in(key, step))
                 if X.shape[0] > PREFIX_ROWS and step % REFRESH == 0:
-                    pool = draw_pool(p.gp().kernel, X, self.neighbours, pool_key)
+                    pool = draw_pool(gathered(p).gp().kernel, X, self.neighbours, pool_key)
                 p, state, loss, gradient = _step(self, p, state, X, y, pool, prior, batch_key)
                 record.add(float(loss), float(gradient))
                 record.advance()
