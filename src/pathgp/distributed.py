@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 LOST = "another process of the job is gone, so this one cannot go on: see what that one said last, and start all again."
@@ -69,6 +70,8 @@ def join(
         address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
     )
     _leave_a_sentence()
+    with _stdout_as_stderr():  # on which Gloo greets its peers when they first meet
+        multihost_utils.sync_global_devices("join")
 
 
 def is_job() -> bool:
@@ -122,6 +125,19 @@ def _leave_a_sentence() -> None:
     os.close(end)
     signal.signal(signal.SIGABRT, lambda *_: None)
     signal.set_wakeup_fd(start, warn_on_full_buffer=False)
+
+
+@contextmanager
+def _stdout_as_stderr() -> Iterator[None]:
+    """What is written to standard output, by C++ too, goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _number(given: int | None, variable: str) -> int | None:

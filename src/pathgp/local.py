@@ -13,7 +13,7 @@ from pathgp import checks
 from pathgp.features import Features
 from pathgp.kernels import Kernel
 from pathgp.neighbours import Neighbours, search
-from pathgp.sharding import everywhere, share
+from pathgp.sharding import each_row, everywhere, share
 from pathgp.system import System
 from pathgp.tiles import map_rows
 
@@ -135,7 +135,7 @@ class Projection(Features):
 
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
-        return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
+        return *each_row(self.mesh, self._projected_at)(X, self.X[c], self.noise[c]), c
 
     def _projected_at(
         self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]

@@ -16,7 +16,7 @@ from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
-from pathgp.sharding import checked, gathered, share
+from pathgp.sharding import checked, each_row, gathered, share
 from pathgp.tiles import map_rows, pad_rows
 
 PREFIX_ROWS = 16_384
@@ -128,7 +128,7 @@ def batch_loss(
     p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool, mesh: Mesh | None = None
 ) -> Float[Array, ""]:
     """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
-    losses = lambda batch, gp, X, y: jax.vmap(row_loss, in_axes=(None, None, None, 0))(gp, X, y, batch)
+    losses = lambda batch, gp, X, y: each_row(mesh, lambda row: row_loss(gp, X, y, row))(batch)
     return jnp.mean(share(mesh, losses, (batch,), (p.gp(), X, y)))
 
 
