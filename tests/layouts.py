@@ -79,11 +79,9 @@ def posterior(mesh, solver="SAP", local=None, num_samples=S - 1):
 
 
 def predictions(p):
-    """The mean at the points x, its variance, then each sample, then the gradient of one of them."""
+    """The mean at the points x, its variance, then each sample."""
     mean, variance = (np.asarray(part)[:, None] for part in p.predict(x))
-    slope = jax.grad(lambda point: p.samples(point[None])[0, 1])(jnp.asarray(x[0]))
-    values = np.concatenate([np.asarray(p.mean(x))[:, None], mean, variance, np.asarray(p.samples(x))], axis=1)
-    return [*values.tolist(), [*np.asarray(slope).tolist(), *[0] * (values.shape[1] - D)]]
+    return np.concatenate([mean, variance, np.asarray(p.samples(x))], axis=1).tolist()
 
 
 def posteriors(mesh):
@@ -91,7 +89,9 @@ def posteriors(mesh):
     local, subset = posterior(mesh, "SAP, local"), posterior(mesh, "SubsetOfData, SAP", LOCAL)
     first = condition(GP(Matern32(0.7), 0.1), X[:400], y[:400], solver=Cholesky(), num_samples=2, key=key(), mesh=mesh)
     grown = first.with_samples(2, key=key()).update(X[400:], y[400:], key=key())
-    return {"local": predictions(local), "subset": predictions(subset), "grown": predictions(grown)}
+    slope = jax.grad(lambda point: local.samples(point[None])[0, 1])(jnp.asarray(x[0], float))
+    values = {"local": local, "subset": subset, "grown": grown}
+    return {"slope": np.asarray(slope).tolist(), **{name: predictions(p) for name, p in values.items()}}
 
 
 def system_and_targets(mesh):
