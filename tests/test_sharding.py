@@ -251,8 +251,8 @@ def test_the_estimator_splits_rows_over_devices_that_there_are():
         PathGPRegressor(devices=1000).fit(X, y)
 
 
-def test_the_command_line_asks_for_all_of_a_process(tmp_path, capsys, fitted):
-    arguments = ["fit", str(fitted.train), "--target", "price", "--out", str(tmp_path / "m"), "--one-hot"]
+def test_the_command_line_asks_for_all_of_a_process(tmp_path, capsys):
+    arguments = ["fit", "train.csv", "--target", "price", "--out", str(tmp_path / "m")]
     assert main([*arguments, "--coordinator", "localhost:1"]) == 2
     assert "process_id and num_processes must be given too" in capsys.readouterr().err
     assert main([*arguments, "--devices", "0"]) == 2
