@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-slow lint docs bench lock clean
+.PHONY: demo test test-float64 test-slow lint docs wheel bench lock clean
 
 .venv/.done: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,9 @@ demo: .venv/.done
 test: .venv/.done
 	$(BIN)/python -m pytest
 
+test-float64: .venv/.done
+	PATHGP_TEST_X64=1 $(BIN)/python -m pytest
+
 test-slow: .venv/.done
 	PATHGP_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow
 
@@ -28,6 +31,16 @@ lint: .venv/.done
 
 docs: .venv/.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
+
+# In an environment of its own, with the pinned versions of what the library needs and no more, away from this folder.
+wheel: .venv/.done
+	rm -rf dist .venv-wheel
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+		"$$(ls dist/pathgp-*.whl)[files]"
+	cp .ci/smoke.py .venv-wheel/smoke.py
+	cd .venv-wheel && env -u PYTHONPATH bin/python smoke.py bin/pathgp
 
 bench: .venv/.done
 	$(BIN)/pathgp bench kernel
@@ -41,4 +54,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache demo.png site
+	rm -rf .venv .venv-wheel dist .pytest_cache .ruff_cache demo.png site

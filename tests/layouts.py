@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathgp import GP, Local, condition, distributed, storage
-from pathgp.gp import problem
+from pathgp.gp import problem, split
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
 from pathgp.solvers import (
@@ -164,10 +164,8 @@ def steps(mesh):
 
 def weights(name, mesh):
     options = (X, y[:, None], S - 1, 100, key())
-    system, _, targets, solve_key = problem(
-        GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:], mesh
-    )
-    system = dataclasses.replace(system, tile=(32, 64))
+    system, _, targets, solve_key = problem(GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:])
+    system, targets = split(dataclasses.replace(system, tile=(32, 64)), targets, mesh)
     solution = SOLVERS[name]().solve(system, targets, key=solve_key)
     found = solution.weights if solution.weights.shape[0] < N else system.collected(solution.weights)
     return np.asarray(found).tolist()

@@ -50,6 +50,15 @@ assert posterior.info.solver == "Cholesky" and precise.solution.weights.dtype ==
 """,
     ),
     (
+        "checkpoints.md",
+        {},
+        """
+assert bool(posterior.info.converged.all()) and not checkpoint.files and not checkpoint.directory.exists()
+again = ThompsonSampler.load(path)
+assert again.told == 16 and len(again.pending) == 0 and again.best().y == sampler.best().y > -1
+""",
+    ),
+    (
         "tutorials/tabular.md",
         {},
         """
@@ -107,6 +116,36 @@ def test_the_examples_of_a_page_run_one_after_the_other(page, smaller, then, tmp
         assert code.count(old) == 1, old
         code = code.replace(old, new)
     command = [sys.executable, "-W", "error", "-c", code + then]
+    run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+
+
+WITH_OTHERS = {
+    "torch": """
+h = 0.002
+slope = lambda step: (posterior.sample(3)(x.detach().numpy() + step) - posterior.sample(3)(x.detach().numpy() - step))
+expected = [slope(h * np.eye(2)[j])[0] / (2 * h) for j in range(2)]
+assert np.allclose(x.grad[0].numpy(), expected, atol=0.05)
+assert float(value) > float(posterior.sample(3)(rng.uniform(size=(2000, 2))).max()) - 0.01
+""",
+    "xarray": """
+f = np.asarray(posterior.samples(X[:10]))
+assert np.allclose(highest[0], f.max(axis=0), atol=1e-4) and len(hot) == (X[:10, 0] > 0.5).sum()
+""",
+    "optuna": "assert study.best_value < 0.5 and len(study.trials) == 12",
+}
+"""What must hold where the examples with a library end."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", WITH_OTHERS)
+def test_the_examples_with_another_library_run(library, tmp_path):
+    for needed in ("torch", "botorch") if library == "torch" else (library,):
+        if find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    first, *others = examples("integrations.md")
+    code = "\n".join([first, *(block for block in others if f"pathgp.integrations.{library}" in block)])
+    command = [sys.executable, "-c", code + WITH_OTHERS[library]]
     run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
 

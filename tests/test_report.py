@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md", "docs/local.md"])
 def test_tables_come_from_the_stored_figures(page):
     filled = runpy.run_path(str(ROOT / "benchmarks" / "report.py"))["filled"]
     text = (ROOT / page).read_text()

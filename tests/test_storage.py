@@ -290,7 +290,7 @@ def test_a_failed_save_leaves_the_old_model(posterior, path, monkeypatch):
     def fail(*_, **__):
         raise OSError("no space left")
 
-    monkeypatch.setattr(storage, "save_file", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="no space left"):
         storage.save(path, posterior)
     assert path.read_bytes() == before

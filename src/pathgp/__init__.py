@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathgp import kernels, solvers
+    from pathgp.checkpoint import Checkpoint
     from pathgp.estimator import PathGPRegressor
     from pathgp.functions import Function
     from pathgp.gp import GP, Posterior, condition
     from pathgp.local import Local
 
-__all__ = ["GP", "Function", "Local", "PathGPRegressor", "Posterior", "condition", "kernels", "solvers"]
+__all__ = ["GP", "Checkpoint", "Function", "Local", "PathGPRegressor", "Posterior", "condition", "kernels", "solvers"]
 
 _HOMES = {
     "GP": "gp",
+    "Checkpoint": "checkpoint",
     "Function": "functions",
     "Local": "local",
     "PathGPRegressor": "estimator",

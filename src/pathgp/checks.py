@@ -1,5 +1,6 @@
 """Bad input gets a sentence: it names the argument and says what to do."""
 
+import warnings
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -7,6 +8,9 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
+
+RESOLVED = 1e-3
+"""The share of a column's range below which steps of rounding do no harm."""
 
 
 def is_concrete(x: object) -> bool:
@@ -48,6 +52,24 @@ def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
     return x
 
 
+def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], name: str) -> None:
+    """Says so where a column is so far from zero that what it varies by is lost in the precision that is kept."""
+    if not is_concrete(x) or (given := np.asarray(x)).dtype.itemsize <= kept.dtype.itemsize:
+        return
+    given = given.reshape(len(given), -1)
+    largest, spread = np.abs(given).max(axis=0), np.ptp(given, axis=0)
+    step = float(np.finfo(kept.dtype).eps) * largest
+    lost = np.flatnonzero((step > RESOLVED * spread) & (spread > 0))
+    if lost.size:
+        j = lost[0]
+        warnings.warn(
+            f"{name} varies by {spread[j]:.2g} at values of {largest[j]:.2g} in column {j}, where {kept.dtype} has "
+            f"steps of {step[j]:.1g}: subtract the mean, or call "
+            '`jax.config.update("jax_enable_x64", True)` first.',
+            stacklevel=4,
+        )
+
+
 def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
     """A matrix of inputs: two-dimensional, at least one row and one column, finite."""
     values = numbers(X, name)
@@ -58,7 +80,9 @@ def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
         )
     if 0 in values.shape:
         raise ValueError(f"{name} is empty, its shape is {values.shape}: give at least one row and one input.")
-    return finite(values, name)
+    finite(values, name)
+    _warn_if_rounded(X, values, name)
+    return values
 
 
 def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
@@ -68,7 +92,9 @@ def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Ar
         raise ValueError(
             f"{name} must have one entry for each of the {rows} rows of X, but its shape is {values.shape}."
         )
-    return finite(values, name)
+    finite(values, name)
+    _warn_if_rounded(y, values, name)
+    return values
 
 
 def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
@@ -79,7 +105,9 @@ def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str
             f"{name} must have one entry for each of the {rows} rows of {X_name}, or a column of them for each target, "
             f"but its shape is {values.shape}."
         )
-    return finite(values.reshape(rows, -1), name)
+    finite(values, name)
+    _warn_if_rounded(y, values, name)
+    return values.reshape(rows, -1)
 
 
 def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
@@ -91,7 +119,23 @@ def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -
     return noise
 
 
+def noise_of_update(
+    present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
+) -> Float[Array, "..."]:
+    """The noise of `rows` new rows: `given` where the present rows have a variance each, else the one of all."""
+    if present.ndim == 0:
+        if given is not None:
+            raise ValueError(
+                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
+                "one for each row to give each its own."
+            )
+        return present
+    if given is None:
+        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
+    return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
+
+
 def at_least(value: float, least: float, name: str) -> None:
-    """Refuses a setting below its least sensible value."""
-    if value < least:
+    """Refuses a setting below its least sensible value, and NaN."""
+    if not value >= least:
         raise ValueError(f"{name} must be at least {least}, but it is {value}.")

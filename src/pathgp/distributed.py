@@ -74,6 +74,12 @@ def join(
         multihost_utils.sync_global_devices("join")
 
 
+def meet() -> None:
+    """Waits until all processes of the job are here; alone, for nobody."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("meet")
+
+
 def is_job() -> bool:
     """Whether the environment says that this process is one of several: JAX's own variables, or a step of Slurm."""
     in_step = "SLURM_STEP_NODELIST" in os.environ and os.environ.get("SLURM_NTASKS", "1") != "1"

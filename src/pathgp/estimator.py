@@ -14,29 +14,16 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pathgp import distributed, kernels, likelihood, solvers, storage
+from pathgp import distributed, likelihood, solvers, storage
+from pathgp.checkpoint import Checkpoint
 from pathgp.gp import GP, Posterior, condition
+from pathgp.likelihood.base import widening
 from pathgp.likelihood.parameters import parameters
-from pathgp.predictive import in_pieces
-from pathgp.scaling import Scaling, identity, standardizing
-from pathgp.sharding import gathered, of_first, placed
+from pathgp.names import KERNELS, SOLVERS, named
+from pathgp.predictive import Predictive, in_pieces
+from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
+from pathgp.sharding import gathered, of_first
 
-KERNELS = {
-    "rbf": kernels.RBF,
-    "matern12": kernels.Matern12,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-    "rational_quadratic": kernels.RationalQuadratic,
-}
-SOLVERS = {
-    "auto": solvers.Auto,
-    "cholesky": solvers.Cholesky,
-    "cg": solvers.CG,
-    "sap": solvers.SAP,
-    "sdd": solvers.SDD,
-    "sgd": solvers.SGD,
-    "subset": solvers.SubsetOfData,
-}
 EXACT_ROWS = 1000
 """Up to so many rows, hyperparameters are learned by the exact likelihood."""
 
@@ -75,6 +62,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         The same number gives the same model, samples included.
     verbose : bool or int
         Whether progress is shown.
+    checkpoint : `pathgp.Checkpoint`, a directory, or None
+        Where `fit` keeps what it has come to: the same call goes on from there, to the same model, if it was stopped.
+        `random_state` must be a number then. What was kept stays there until `Checkpoint(directory).clear()`.
 
     Attributes
     ----------
@@ -115,6 +105,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         devices: Any = None,
         random_state: Any = None,
         verbose: Any = False,
+        checkpoint: Any = None,
     ) -> None:
         # Any: scikit-learn's rule is that whatever is wrong with a parameter is said by `fit`.
         self.kernel = kernel
@@ -128,23 +119,25 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.devices = devices
         self.random_state = random_state
         self.verbose = verbose
+        self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
 
         A row of weight 2 counts as two rows with the same values.
         """
-        deadline = time.perf_counter() + self._seconds()
-        solver, mesh = self._solver(), self._mesh()
+        clock = time.perf_counter()
+        solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
         self.input_scaling_ = standardizing(X, counts) if self.standardize else identity(X.shape[1])
-        self.target_scaling_ = _target_scaling(Y, counts) if self.standardize else identity(Y.shape[1])
+        self.target_scaling_ = standardizing_targets(Y, counts) if self.standardize else identity(Y.shape[1])
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
         base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
         if hasattr(solver, "max_seconds") and self.max_seconds is not None:
-            left = max(deadline - time.perf_counter(), 1e-3)
+            learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
+            left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
             solver = dataclasses.replace(solver, max_seconds=left)  # pyright: ignore[reportArgumentType]
         gp = GP(base.kernel, _row_noise(base.noise, weights), base.mean)
         self._keep(
@@ -157,6 +150,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 key=solve_key,
                 mesh=mesh,
                 progress=bool(self.verbose),
+                checkpoint=checkpoint,
             ),
             float(base.noise),
         )
@@ -173,11 +167,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, Y, weights = self._data(X, y, sample_weight, first=False)
         noise = self._standard_noise
         if weights is not None and posterior.gp.noise.ndim == 0:
-            rows = jnp.broadcast_to(posterior.gp.noise, (posterior.system.size,))
-            gp = GP(posterior.gp.kernel, rows, posterior.gp.mean)
-            split = placed(posterior.system.mesh, rows, mode="edge")
-            system = dataclasses.replace(posterior.system, noise=split)
-            posterior = dataclasses.replace(posterior, gp=gp, system=system)
+            posterior = posterior.with_noise_of_rows()
         elif weights is None and posterior.gp.noise.ndim == 1:
             weights = np.ones(len(X))
         # Rows that are added later draw other noise.
@@ -258,6 +248,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         settings = self.get_params(deep=False)
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
+        settings["checkpoint"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
         posterior = self.posterior_.gathered() if isinstance(self.posterior_, Posterior) else self.posterior_
         fitted["posterior_"] = posterior.predictor if slim else posterior
@@ -273,11 +264,16 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
-        value = storage.load(path, classes=(Scaling,))
-        model = cls(**value["settings"])
-        vars(model).update(value["fitted"])
-        if value["columns"] is not None:
-            model.feature_names_in_ = np.array(value["columns"], dtype=object)
+        match storage.load(path, classes=(Scaling,)):
+            case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
+                isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
+            ):
+                model = cls(**settings)
+                vars(model).update(fitted)
+            case _:
+                raise ValueError(f"{path} says that it holds a PathGPRegressor, but it does not: save the model again.")
+        if columns is not None:
+            model.feature_names_in_ = np.array(columns, dtype=object)
         return model
 
     def _seconds(self) -> float:
@@ -294,10 +290,19 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _mesh(self) -> Mesh | None:
         return None if self.devices in (None, 1) and jax.process_count() == 1 else distributed.mesh(self.devices)
 
+    def _checkpoint(self) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        if not isinstance(self.random_state, int | np.integer):
+            raise ValueError(
+                f"checkpoint needs a number for random_state to go on from, but it is {self.random_state}."
+            )
+        return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
+
     def _solver(self) -> Any:
         solver = self.solver
         if isinstance(solver, str):
-            solver = _named(SOLVERS, solver, "solver")()
+            solver = named(SOLVERS, solver, "solver")()
         if self.tolerance is not None and hasattr(solver, "tolerance"):
             solver = dataclasses.replace(solver, tolerance=self.tolerance)  # pyright: ignore[reportArgumentType]
         return solver
@@ -349,7 +354,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         learns = self.hyperparameters == "learn"
         kernel = self.kernel
         if isinstance(kernel, str):
-            kernel = _named(KERNELS, kernel, "kernel")(np.where(spread > 0, spread, 1), level)
+            lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
+            kernel = named(KERNELS, kernel, "kernel")(lengthscale, level)
         return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(
@@ -369,30 +375,18 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seconds = self._seconds() / 2 / Y.shape[1]
         nearest = likelihood.NearestNeighbour(max_seconds=seconds, mesh=mesh)
         method = likelihood.Exact(max_seconds=seconds) if len(X) <= EXACT_ROWS else nearest
-        found, traces = [], []
-        for y in Y.T:
-            noise = _row_noise(start.noise, weights)
+        found, traces, checkpoint = [], [], self._checkpoint()
+        for i, y in enumerate(Y.T):
+            begun = GP(start.kernel, _row_noise(start.noise, weights), start.mean)
+            kept = None if checkpoint is None else checkpoint.named(f"target{i}")
             gp, trace = likelihood.fit_hyperparameters(
-                GP(start.kernel, noise, start.mean), X, y, key=key, method=method, progress=bool(self.verbose)
+                begun, X, y, key=key, method=method, progress=bool(self.verbose), checkpoint=kept
             )
             of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
             found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))
             traces.append(trace)
         average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
         return of_first(mesh, average).gp(), traces
-
-
-def _named(known: dict[str, Any], name: str, argument: str) -> Any:
-    if name not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(known)}, or an object, but it is {name!r}.")
-    return known[name]
-
-
-def _target_scaling(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
-    """To mean zero and variance one; what does not vary is measured by its size."""
-    centre, scale = standardizing(Y, weights)
-    constant = np.ptp(Y, axis=0) == 0
-    return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
 
 
 def _row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:

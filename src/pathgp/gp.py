@@ -1,7 +1,9 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
+import contextlib
 import dataclasses
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,12 +13,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
+from pathgp.checkpoint import Checkpoint
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
-from pathgp.sharding import everywhere, gathered
+from pathgp.repeats import Places, put_together
+from pathgp.sharding import everywhere, gathered, placed
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
@@ -117,6 +121,13 @@ class Posterior(Predictive):
             observations=None,
         )
 
+    def with_noise_of_rows(self) -> "Posterior":
+        """The same posterior with a variance of the noise for each row, where it had one for all."""
+        system = self.system
+        noise = system.collected(system.noise_diagonal)
+        split = dataclasses.replace(system, noise=placed(system.mesh, noise, mode="edge"))
+        return dataclasses.replace(self, gp=GP(self.gp.kernel, noise, self.gp.mean), system=split)
+
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
@@ -135,7 +146,7 @@ class Posterior(Predictive):
             self,
             targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
-            solution=_joined(self.solution, solution),
+            solution=self.solution.beside(solution),
             unfinished=unfinished,
             observations=observations,
         )
@@ -159,20 +170,23 @@ class Posterior(Predictive):
         y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
-        new_gp = GP(self.gp.kernel, _noise_of_update(self.gp.noise, noise, X.shape[0]), self.gp.mean)
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
-        new = System(self.gp.kernel, X, new_gp.noise)
+        new = System(self.gp.kernel, X, checks.noise_of_update(self.gp.noise, noise, X.shape[0]))
         old = self.gathered()
-        targets = _mean_targets(new, y, self.gp).beside(_sample_targets(new, old.prior, noise_key))
-        all_noise = self.gp.noise if self.gp.noise.ndim == 0 else jnp.concatenate([self.gp.noise, new_gp.noise])
-        gp = GP(self.gp.kernel, all_noise, self.gp.mean)
-        whole = System(gp.kernel, jnp.concatenate([old.system.X, X]), all_noise, self.system.tile)
-        system = whole.split(self.system.mesh)
-        all_targets = old.targets.above(targets).each(system.placed)
+        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, old.prior, noise_key))
+        all_noise = new.noise
+        if old.system.noise.ndim or new.noise.ndim:
+            all_noise = jnp.concatenate([old.system.noise_diagonal, new.noise_diagonal])
+        system = System(new.kernel, jnp.concatenate([old.system.X, X]), all_noise, self.system.tile)
         init = None  # other rows of a larger set give no start
         if self.solution.rows is None:
-            new_weights = self.solver.support(whole).shape[0] - old.solution.weights.shape[0]
-            init = _at_rows(self.solver, system, jnp.pad(old.solution.weights, ((0, new_weights), (0, 0))))
+            new_weights = self.solver.support(system).shape[0] - old.solution.weights.shape[0]
+            init = jnp.pad(old.solution.weights, ((0, new_weights), (0, 0)))
+        system, all_targets, places = put_together(system, old.targets.above(targets))
+        init = _at_places(init, places, self.solver, system)
+        gp = self.gp if self.gp.noise.ndim == 0 else GP(self.gp.kernel, system.noise, self.gp.mean)
+        system, all_targets = split(system, all_targets, self.system.mesh)
+        init = _at_rows(init, self.solver, system)
         local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
@@ -193,6 +207,7 @@ def condition(
     mesh: Mesh | None = None,
     observe: Every | None = None,
     progress: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Posterior:
     """The posterior of `gp` given observations y at the rows of X: a vector, or a column for each of several targets.
 
@@ -206,12 +221,18 @@ def condition(
     K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
     faster, and its result the same.
 
+    Rows that repeat the inputs of others are put together with them first, which does not change the posterior:
+    `posterior.system` has each place once.
+
     `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
     Those of samples belong to the draws of this key.
 
     With a `mesh` of one axis, for instance `pathgp.distributed.mesh()`, the rows of the data and of all columns are
     split over its devices, and every product is computed where the rows are. The result is the same, but for rounding.
     A local projection needs any row, so for it every device has X, y, the samples' targets and the residual whole.
+
+    With a `checkpoint` the same call goes on where an iterative solver was stopped, to the same result; on another
+    mesh too, but for rounding.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
@@ -225,20 +246,36 @@ def condition(
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
-    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key, mesh)
+    sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
+    asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
+    slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("solve", asked)
+    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
+    system, targets, places = put_together(system, targets)
+    if places is not None:
+        gp = gp if gp.noise.ndim == 0 else GP(gp.kernel, system.noise, gp.mean)
+        init = _at_places(init, places, solver, system)
+    system, targets = split(system, targets, mesh)
     system = system.kept(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
         gp.kernel.coordinates(X[:1])  # a kernel without coordinates is refused before the long work
     local = local or solver.counts_on(system)
-    if init is not None:
-        support = solver.support(system)
-        expected = (system.size if support is system.X else support.shape[0], targets.signal.shape[1])
-        if init.shape != expected:
-            raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
-        init = _at_rows(solver, system, init)
-    solution = solver.solve(system, targets, key=solve_key, init=init, observe=observe, progress=progress)
+    support = solver.support(system)
+    expected = (system.size if support is system.X else support.shape[0], targets.signal.shape[1])
+    if init is not None and init.shape != expected:
+        raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
+    init = _at_rows(init, solver, system)
+    with slot as saved:
+        going_on = {} if saved is None else {"saved": saved}  # a solver that knows of no checkpoints works without
+        solution = solver.solve(
+            system, targets, key=solve_key, init=init, observe=observe, progress=progress, **going_on
+        )
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
+
+
+def parts(gp: GP) -> dict[str, Any]:
+    """What a process is, by name."""
+    return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}
 
 
 def problem(
@@ -248,17 +285,22 @@ def problem(
     num_samples: int,
     num_features: int,
     key: PRNGKeyArray,
-    mesh: Mesh | None = None,
 ) -> tuple[System, Function, Targets, PRNGKeyArray]:
     """The system, the prior draws, the right-hand sides, and a key for the solver.
 
     With one key the draws of another process are the same standard ones, stretched by its hyperparameters.
     """
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
-    system = System(gp.kernel, X, gp.noise).split(mesh)
+    system = System(gp.kernel, X, gp.noise)
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-    targets = _mean_targets(system, y, gp).beside(_sample_targets(system, prior, noise_key))
+    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
     return system, prior, targets, solve_key
+
+
+def split(system: System, targets: Targets, mesh: Mesh | None) -> tuple[System, Targets]:
+    """The same problem with its rows split over the devices of a mesh."""
+    system = system.split(mesh)
+    return system, targets.each(system.placed)
 
 
 def check_data(
@@ -273,9 +315,8 @@ def _draw(features: Features, num: int, key: PRNGKeyArray) -> Function:
     return Function(features, jax.random.normal(key, (features.num, num)))
 
 
-def _mean_targets(system: System, y: Float[Array, "N t"], gp: GP) -> Targets:
-    signal = system.placed(y - gp.mean)
-    return Targets(signal, jnp.zeros_like(signal))
+def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
+    return Targets(y - gp.mean, jnp.zeros_like(y))
 
 
 def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
@@ -283,9 +324,9 @@ def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targe
     return Targets(system.values(prior), system.noise_draws(key, prior.weights.shape[1]), prior)
 
 
-def _at_rows(solver: Solver, system: System, weights: Float[Array, "M s"]) -> Float[Array, "P s"]:
+def _at_rows(init: Float[Array, "M s"] | None, solver: Solver, system: System) -> Float[Array, "P s"] | None:
     """Weights where the solver wants them: those of rows where the rows are."""
-    return system.placed(weights) if solver.support(system) is system.X else weights
+    return init if init is None or solver.support(system) is not system.X else system.placed(init)
 
 
 def _posterior(
@@ -333,40 +374,15 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     return system.everywhere(residual - system.values(Function(Canonical(system.kernel, points), w)))
 
 
+def _at_places(
+    init: Float[Array, "n s"] | None, places: Places | None, solver: Solver, system: System
+) -> Float[Array, "m s"] | None:
+    """Weights of rows put together as the rows were; those of other points as they are."""
+    if init is None or places is None or init.shape[0] != places.of_row.size or solver.support(system) is not system.X:
+        return init
+    return places.sums(init)
+
+
 def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
     """The columns of the right after those of the left."""
     return jnp.concatenate([left, right], axis=1)
-
-
-def _joined(left: Solution, right: Solution) -> Solution:
-    """The columns of two solves of one system, on the same points."""
-    a, b = left.info, right.info
-    info = Info(
-        a.solver,
-        a.steps + b.steps,
-        a.passes + b.passes,
-        a.seconds + b.seconds,
-        a.tolerance,
-        jnp.concatenate([a.relative_residual, b.relative_residual]),
-        jnp.concatenate([a.converged, b.converged]),
-        a.reason,
-    )
-    residual = None
-    if left.residual is not None and right.residual is not None:
-        residual = _beside(left.residual, right.residual)
-    return Solution(left.points, _beside(left.weights, right.weights), residual, info, left.rows, left.q)
-
-
-def _noise_of_update(
-    present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
-) -> Float[Array, "..."]:
-    if present.ndim == 0:
-        if given is not None:
-            raise ValueError(
-                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
-                "one for each row to give each its own."
-            )
-        return present
-    if given is None:
-        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
-    return jnp.broadcast_to(checks.noise_variance(checks.positive(given, "noise"), rows), (rows,))

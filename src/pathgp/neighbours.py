@@ -45,20 +45,23 @@ class Exhaustive(Neighbours):
         # The matrix product rounds, so that more are taken than asked for, and put in order by their true distances.
         taken = min(num + SPARE, N)
         centre = jnp.mean(self.points, axis=0)
-        tiles = pad_rows(self.points - centre, min(N, TILE)).reshape(-1, min(N, TILE), d)
+        rows = min(N, max(TILE, taken))
+        tiles = pad_rows(self.points - centre, rows).reshape(-1, rows, d)
         Q = Q - centre
 
-        def merge(best: tuple[Array, Array], tile: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        def best_of(tile: tuple[Array, Array]) -> tuple[Array, Array]:
             points, start = tile
             r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
             r2 = jnp.where(start + jnp.arange(points.shape[0]) < N, r2, jnp.inf)
-            nearest, place = jax.lax.top_k(-r2, min(taken, points.shape[0]))
-            distances = jnp.concatenate([best[0], -nearest], axis=1)
-            return _smallest(distances, jnp.concatenate([best[1], start + place], axis=1), taken), None
+            nearest, place = jax.lax.top_k(-r2, taken)
+            return -nearest, start + place
 
-        none = jnp.full((Q.shape[0], taken), jnp.inf, Q.dtype), jnp.zeros((Q.shape[0], taken), jnp.int32)
+        def merge(best: tuple[Array, Array], tile: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+            distances, rows = (jnp.concatenate(pair, axis=1) for pair in zip(best, best_of(tile), strict=True))
+            return _smallest(distances, rows, taken), None
+
         starts = jnp.arange(tiles.shape[0], dtype=jnp.int32) * tiles.shape[1]
-        rows = jax.lax.scan(merge, none, (tiles, starts))[0][1]
+        rows = jax.lax.scan(merge, best_of((tiles[0], starts[0])), (tiles[1:], starts[1:]))[0][1]
         r2 = jnp.sum((self.points[rows] - centre - Q[:, None]) ** 2, axis=-1)
         return _smallest(r2, rows, num)[1]
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -20,10 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from pathgp import features, functions, gp, kernels, likelihood, solvers, system
-from pathgp.files import replacing
+from pathgp.files import write_tensors
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.local import Local, Projection
 from pathgp.neighbours import Exhaustive, Tree, tree_of_rows
@@ -75,26 +75,37 @@ def save(
         "structure": structure,
     }
     header["checksum"] = _checksum(header, encoder.tensors)
-    with replacing(pathlib.Path(path)) as beside:
-        save_file(encoder.tensors, beside, metadata=header)
+    write_tensors(pathlib.Path(path), encoder.tensors, header)
 
 
 def load(path: str | os.PathLike[str], *, classes: tuple[type, ...] = ()) -> Any:
     """The value that `save` wrote, with the same bits. Executes nothing that stands in the file."""
     header, tensors = _read(path)
     decoder = Decoder(_by_name(classes), tensors, path)
-    return decoder.decode(json.loads(header["structure"]))
+    try:
+        return decoder.decode(json.loads(header["structure"]))
+    except Refused:
+        raise
+    except Exception as error:  # whatever a description raises that `save` did not write, though its checksum is right
+        raise Refused(
+            f"{path} does not describe a value that pathgp can build ({type(error).__name__}: {error}): it was not "
+            "written by `pathgp.storage.save`. Save the model again."
+        ) from error
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What was said about the value when it was saved, and the versions that wrote it; the tensors are not read."""
     with _opened(path) as file:
         header = _header(file, path)
-        try:
-            said = json.loads(header["metadata"])
-        except ValueError as error:
-            raise _damaged(path) from error
+    try:
+        said = dict(json.loads(header["metadata"]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(path) from error
     return {"pathgp_version": header["pathgp_version"], "format_version": int(header["format_version"]), **said}
+
+
+class Refused(ValueError):
+    """A file that cannot be read, with a sentence that names it."""
 
 
 class Codec(NamedTuple):
@@ -195,7 +206,7 @@ class Decoder:
         if name not in self.arrays:
             tensor = self.tensors[name]
             if tensor.dtype.kind in "iuf" and tensor.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
-                raise ValueError(
+                raise Refused(
                     f"{self.path} holds numbers of 64 bits, which JAX would round: call "
                     '`jax.config.update("jax_enable_x64", True)` before loading it.'
                 )
@@ -227,7 +238,7 @@ class Decoder:
         """A value of a class of the list."""
         cls = self.classes.get(name)
         if cls is None:
-            raise ValueError(
+            raise Refused(
                 f"{self.path} holds a {name}, which is no class of this version of pathgp: if it is one of your own, "
                 "name it in `classes`; else update pathgp."
             )
@@ -241,6 +252,8 @@ def _built(cls: type, fields: dict[str, Any]) -> Any:
         return cls(**fields)
     value = object.__new__(cls)
     for field in dataclasses.fields(cls):
+        if field.name not in fields and field.default is dataclasses.MISSING:
+            raise KeyError(f"{cls.__name__}.{field.name}")
         object.__setattr__(value, field.name, fields.get(field.name, field.default))
     return value
 
@@ -278,7 +291,7 @@ def _damaged(path: str | os.PathLike[str]) -> ValueError:
 
 def _header(file: Any, path: str | os.PathLike[str]) -> dict[str, str]:
     header = file.metadata() or {}
-    if header.get("format") != "pathgp" or not header.get("format_version", "").isdecimal():
+    if header.get("format") != "pathgp" or not re.fullmatch("[0-9]{1,9}", header.get("format_version", "")):
         raise ValueError(f"{path} is a safetensors file, but not one that pathgp wrote, or its header is damaged.")
     if int(header["format_version"]) > FORMAT:
         raise ValueError(

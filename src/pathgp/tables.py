@@ -168,7 +168,7 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0) -> Iterator[None]:
         yield
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a table in UTF-8: is it a CSV file?") from None
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         message = str(error).splitlines()[0].removeprefix("CSV parse error: ")
         where = f" (after row {done()})" if done() else ""
         if "Empty CSV file" in message:

@@ -43,6 +43,8 @@ HEADER = "age,colour,size,price\n"
         (GOOD, [*FIT, "--solver", "magic"], "'magic'"),
         (GOOD, [*FIT, "--num-samples", "0"], "--num-samples must be at least 1"),
         (GOOD, [*FIT, "--max-seconds", "-5"], "--max-seconds must be at least 0"),
+        (GOOD, [*FIT, "--max-seconds", "nan"], "--max-seconds must be at least 0, but it is nan"),
+        (GOOD, [*FIT, "--seed", "-1"], "--seed must be 0 to 4294967295, but it is -1"),
         (GOOD, [*FIT, "--test-share", "1.5"], "--test-share must be at least 0 and below 1"),
         # Files
         (GOOD, ["fit", "{folder}/nowhere.csv", *FIT[2:]], "nowhere.csv is missing"),
@@ -119,6 +121,24 @@ def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, 
     monkeypatch.delitem(sys.modules, "pathgp.cli.models", raising=False)
     assert main(["fit", "train.csv", "--target", "y", "--out", str(tmp_path / "m")]) == 2
     assert capsys.readouterr().err == "pathgp: pyarrow is not installed: pip install 'pathgp[files]'.\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")]
+)
+def test_too_little_memory_is_said(fitted, tmp_path, monkeypatch, capsys, error):
+    from pathgp.cli import models
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(models.Fitted, "fit", fail)
+    command = ["fit", str(fitted.train), "--target", "price", "--one-hot", "--out", str(tmp_path / "model")]
+    assert main(command) == 2
+    assert capsys.readouterr().err.endswith(
+        "there is not enough memory for this: ask for fewer samples, or give fewer rows or columns.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["demo", "fit", "predict", "sample", "evaluate", "info", "plot"])

@@ -139,7 +139,7 @@ def test_neighbourhoods_are_averaged(key):
 
 def test_neighbourhoods_that_fail_are_left_out_and_counted(key, monkeypatch):
     X, y, _ = drawn(120, np.array([0.7]), 0.05)
-    calls, fit = [], Exact.fit
+    calls, fit = [], Exact.fit_with
 
     def sometimes(self, *arguments):
         calls.append(1)
@@ -147,11 +147,11 @@ def test_neighbourhoods_that_fail_are_left_out_and_counted(key, monkeypatch):
             raise ValueError("not finite")
         return fit(self, *arguments)
 
-    monkeypatch.setattr(Exact, "fit", sometimes)
+    monkeypatch.setattr(Exact, "fit_with", sometimes)
     method = Neighbourhoods(centroids=3, size=60, steps=3)
     _, trace = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=method)
     assert trace.left_out == 1
-    monkeypatch.setattr(Exact, "fit", lambda *_: (_ for _ in ()).throw(ValueError("no")))
+    monkeypatch.setattr(Exact, "fit_with", lambda *_: (_ for _ in ()).throw(ValueError("no")))
     with pytest.raises(ValueError, match="none of the 3 neighbourhoods"):
         fit_hyperparameters(default_gp(X, y), X, y, key=key, method=method)
 

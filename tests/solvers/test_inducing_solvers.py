@@ -9,7 +9,9 @@ from problems import exact, prediction_error, problem
 from pathgp import GP, condition
 from pathgp.functions import Canonical
 from pathgp.kernels import RBF, Matern32
-from pathgp.solvers import SGD, InducingCG, InducingCholesky, InducingSGD
+from pathgp.solvers import SGD, ConvergenceWarning, InducingCG, InducingCholesky, InducingSGD
+from pathgp.solvers.inducing import gram_product
+from pathgp.solvers.inducing_cg import REFRESH
 from pathgp.system import System, Targets
 
 
@@ -173,3 +175,33 @@ def test_an_update_goes_on_from_the_same_points(key):
         cold = condition(GP(Matern32(1.0), noise=0.1), X_all, y_all, solver=InducingCG(z), num_samples=2, key=key)
         assert updated.info.steps <= cold.info.steps
         np.testing.assert_allclose(updated.mean(X[:9]), cold.mean(X[:9]), atol=0.01)
+
+
+def normal_residual(system, targets, z, V):
+    """K_zX Σ⁻¹ (B − K_Xz V) in float64."""
+    X, z, V, B = (np.asarray(a, dtype=np.float64) for a in (system.X, z, V, targets.total))
+    K = matern32(z, X)
+    return K @ ((B - K.T @ V) / np.asarray(system.noise_diagonal, dtype=np.float64)[:, None])
+
+
+def test_a_product_that_takes_the_difference_first(key):
+    system, targets = problem(N=999, uneven=True)
+    system = System(system.kernel, system.X, system.noise, tile=(16, 64))  # several tiles in several sums
+    z, V = system.X[:20], jax.random.normal(key, (20, targets.signal.shape[1]))
+    found = -gram_product(z, system, V, targets.total)
+    expected = normal_residual(system, targets, z, V)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_the_residual_that_is_told_is_the_true_one_after_many_steps_with_hardly_any_noise(key):
+    """A residual updated from step to step has drifted to a hundredth of the true one here."""
+    system, targets = problem(N=5000, noise=1e-6)
+    z = system.X[::50]
+    solver = InducingCG(z, steps=4 * REFRESH, tolerance=0.0)
+    with pytest.warns(ConvergenceWarning):
+        solution = solver.solve(system, targets, key=key)
+    plan, V = solver.prepare(system, targets, key), np.asarray(solution.weights, dtype=np.float64)
+    z = np.asarray(z, dtype=np.float64)
+    r = normal_residual(system, targets, z, V) - (matern32(z, z) + float(plan.ridge) * np.eye(len(z))) @ V
+    relative = np.sqrt(np.sum(r * np.asarray(plan.precondition(jnp.asarray(r, jnp.float32))), axis=0)) / plan.norms
+    np.testing.assert_allclose(np.log(solution.info.relative_residual / relative), 0, atol=np.log(2))

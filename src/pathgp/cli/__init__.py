@@ -49,8 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConnectionError as error:  # JAX would wait at the end for the processes that are gone
         say(one_line(error))
         os._exit(2)
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, ArithmeticError) as error:
         say(one_line(error))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX's word for it
+            raise
+        say("there is not enough memory for this: ask for fewer samples, or give fewer rows or columns.")
     except KeyboardInterrupt as stop:
         kept = (
             str(stop) if isinstance(stop, Stopped) else "nothing was written, and files that were there are unchanged."

@@ -4,6 +4,7 @@ import argparse
 import pathlib
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ def add_to(commands: Any) -> None:
 pathgp fit train.csv --target price --out model.safetensors
 pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
 pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json
-pathgp fit train.csv --target price --devices 4 --out model.safetensors""",
+pathgp fit train.csv --target price --devices 4 --out model.safetensors
+pathgp fit train.parquet --target price --out model.safetensors --checkpoint run --resume""",
     )
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="where to save the model")
-    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists")
+    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists, and a checkpoint in DIR")
     inputs = parser.add_argument_group("inputs")
     picked = inputs.add_mutually_exclusive_group()
     picked.add_argument("--columns", nargs="+", metavar="COLUMN", help="use these alone")
@@ -53,6 +55,14 @@ pathgp fit train.csv --target price --devices 4 --out model.safetensors""",
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
     model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
+    safety = parser.add_argument_group("long runs")
+    safety.add_argument(
+        "--checkpoint", type=pathlib.Path, metavar="DIR", help="keep in DIR what the run has come to, until it is done"
+    )
+    safety.add_argument(
+        "--checkpoint-seconds", type=float, default=60.0, metavar="S", help="how often (default: %(default)s)"
+    )
+    safety.add_argument("--resume", action="store_true", help="go on from what is in DIR, to the same model")
     job = parser.add_argument_group("several devices and processes (docs/distributed.md)")
     job.add_argument("--devices", type=int, metavar="N", help="split the rows over so many devices of each process")
     job.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found, the same for all")
@@ -75,17 +85,32 @@ def run(arguments: argparse.Namespace) -> None:
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
+    if not 0 <= a.seed < 2**32:
+        raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
     a.speaks = take_part(a)
     tell = say if a.speaks else lambda _: None
+    checkpoint = checkpoint_of(a, tell)
     tell(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
     train, test = split(len(y), a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
-    tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C ends it early).")
+    early = "ends it early" if checkpoint is None else "stops it, to be resumed"
+    tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
     with together():
-        fitted = Fitted.fit(X[train], y[train], encoding, a)
+        try:
+            fitted = Fitted.fit(X[train], y[train], encoding, a, checkpoint)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            if checkpoint is None or not checkpoint.files:
+                raise
+            kept = f"what it has come to is in {a.checkpoint}: the same command with --resume goes on from there."
+            if isinstance(stop, SystemExit):
+                tell(f"terminated: {kept}")
+                raise
+            raise Stopped(kept) from None
         save(fitted, a.out)
+        if checkpoint is not None and a.speaks:
+            checkpoint.clear()
         result, report = fitted.summary(), {}
         if len(test):
             tell(f"judging on {len(test):,} held-out rows.")
@@ -124,6 +149,30 @@ def take_part(options: argparse.Namespace) -> bool:
     if jax.process_index() > 0:
         warnings.simplefilter("ignore")  # the first process gives the same
     return jax.process_index() == 0
+
+
+def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Any:
+    """Where the run keeps what it has come to; what is there already is gone on from, replaced, or refused."""
+    from pathgp.checkpoint import Checkpoint
+    from pathgp.distributed import meet
+
+    a = arguments
+    if a.checkpoint is None:
+        if a.resume:
+            raise ValueError("--resume needs --checkpoint DIR, the directory to go on from.")
+        return None
+    checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
+    if a.resume:
+        tell(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
+    elif checkpoint.files and not a.force:
+        raise FileExistsError(
+            f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin "
+            "anew."
+        )
+    elif a.speaks:
+        checkpoint.clear()
+    meet()
+    return checkpoint
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

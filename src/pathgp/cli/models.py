@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pathgp import storage
+from pathgp.checkpoint import Checkpoint
 from pathgp.encoding import Column, Encoding
 from pathgp.estimator import PathGPRegressor
 from pathgp.kernels import Stationary
@@ -26,7 +27,12 @@ class Fitted:
 
     @classmethod
     def fit(
-        cls, X: Float[np.ndarray, "N d"], y: Float[np.ndarray, "N"], encoding: Encoding, options: argparse.Namespace
+        cls,
+        X: Float[np.ndarray, "N d"],
+        y: Float[np.ndarray, "N"],
+        encoding: Encoding,
+        options: argparse.Namespace,
+        checkpoint: Checkpoint | None = None,
     ) -> "Fitted":
         """Learns hyperparameters and solves, with the options of `pathgp fit`."""
         model = PathGPRegressor(
@@ -38,6 +44,7 @@ class Fitted:
             devices=options.devices,
             random_state=options.seed,
             verbose=options.speaks and sys.stderr.isatty(),
+            checkpoint=checkpoint,
         ).fit(X, y)
         ranges = np.column_stack([X.min(axis=0), X.max(axis=0)]).tolist()
         return cls(model, encoding, {"rows": len(y), "ranges": ranges})

@@ -1,5 +1,6 @@
 """What a method of learning is, what it returns, and the one function that users call."""
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.gp import GP, check_data
+from pathgp.checkpoint import Checkpoint, Slot
+from pathgp.gp import GP, check_data, parts
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
 
@@ -40,16 +42,39 @@ class Method(eqx.Module):
 
     @abstractmethod
     def fit(
-        self, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray, progress: bool, prior: Prior
+        self,
+        gp: GP,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        key: PRNGKeyArray,
+        progress: bool,
+        prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """A process with better hyperparameters than `gp`, where it starts."""
+        """A process with better hyperparameters than `gp`, where it starts, or where `saved` had come to."""
+
+
+MANY_INPUTS = 25
+"""Points of so many inputs are seven standard deviations apart: from farther, no gradient tells a start the way."""
+
+
+def widening(inputs: int) -> float:
+    """How many standard deviations of an input a length scale starts from: one, and more of many inputs.
+
+    The distance of two points grows with the root of the number of inputs. At a start where all correlations are zero
+    the likelihood is flat, and learning ends with a process that predicts the mean everywhere.
+
+    >>> widening(3), widening(100)
+    (1.0, 2.0)
+    """
+    return max(1.0, (inputs / MANY_INPUTS) ** 0.5)
 
 
 def default_gp(
     X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], kernel: Callable[..., Stationary] = Matern32
 ) -> GP:
-    """Where to start when nothing is known: a length scale for each input, of its standard deviation, the variance of
-    y for the kernel, a tenth of it for the noise, and the mean of y.
+    """Where to start when nothing is known: a length scale for each input, of its standard deviation (and more where
+    there are more than 25 inputs), the variance of y for the kernel, a tenth of it for the noise, and the mean of y.
 
     >>> import jax.numpy as jnp
     >>> gp = default_gp(jnp.array([[0.0, 5.0], [2.0, 5.0]]), jnp.array([1.0, 3.0]))
@@ -59,7 +84,8 @@ def default_gp(
     X, y = check_data(X, y)
     spread = jnp.std(X, axis=0)
     level = jnp.where(jnp.var(y) > 0, jnp.var(y), 1)
-    return GP(kernel(jnp.where(spread > 0, spread, 1), level), noise=level / 10, mean=jnp.mean(y))
+    lengthscale = widening(X.shape[1]) * jnp.where(spread > 0, spread, 1)
+    return GP(kernel(lengthscale, level), noise=level / 10, mean=jnp.mean(y))
 
 
 def fit_hyperparameters(
@@ -71,6 +97,7 @@ def fit_hyperparameters(
     method: Method | None = None,
     prior: Prior | None = None,
     progress: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[GP, Trace]:
     """The process with the hyperparameters that make the data likely, and how they were found.
 
@@ -81,18 +108,25 @@ def fit_hyperparameters(
 
     `prior` holds what is known beforehand, in the units of X and y; nothing, unless it is given. A prior is a penalty
     −log p(hyperparameters) on −log p(y), and a bound is not crossed, not even by the start.
+
+    With a `checkpoint` the same call goes on where learning was stopped, to the same result. Ctrl-C then ends the call,
+    since nothing is lost by it.
     """
     from pathgp.likelihood.nearest import NearestNeighbour
 
+    method = method or NearestNeighbour()
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
     prior = prior or Prior()
     prior.check(gp)
+    asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
+    slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("learning", asked)
     # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
     start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)
     inside = eqx.tree_at(lambda q: q.unit, prior, unit)
-    found, trace = (method or NearestNeighbour()).fit(start, X, (y - centre) / unit, key, progress, inside)
+    with slot as saved:
+        found, trace = method.fit(start, X, (y - centre) / unit, key, progress, inside, saved)
     shift = 0.0 if trace.since_start else float(jnp.log(unit))
     losses = [loss + shift for loss in trace.loss]
     weights = None if trace.weights is None else trace.weights / unit

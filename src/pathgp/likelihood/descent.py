@@ -9,22 +9,28 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from pathgp.checkpoint import Slot
 from pathgp.likelihood.base import Trace
 from pathgp.sharding import any_process
 
 
 class Record:
-    """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did."""
+    """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did.
+
+    Where the descent is `saved`, Ctrl-C goes on to whoever called it.
+    """
 
     def __init__(
         self,
         steps: int,
         max_seconds: float,
         progress: bool,
+        saved: Slot | None = None,
         loss_name: str = "−log p(y)/N",
         mesh: Mesh | None = None,
     ) -> None:
-        self.steps, self.max_seconds, self.loss_name, self.mesh = steps, max_seconds, loss_name, mesh
+        self.steps, self.max_seconds, self.saved, self.loss_name = steps, max_seconds, saved, loss_name
+        self.mesh = mesh
         self.loss: list[float] = []
         self.gradient: list[float] = []
         self.seconds: list[float] = []
@@ -42,23 +48,51 @@ class Record:
         if self._bar is not None:
             self._bar.close()
         self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        return self.interrupted
+        return self.interrupted and self.saved is None
 
     @property
     def left(self) -> float:
         """The seconds of the budget that are left."""
-        return self.max_seconds - (time.perf_counter() - self._clock)
+        return self.max_seconds - self.elapsed
 
     @property
-    def used_up(self) -> bool:
-        """Whether no seconds are left to any process."""
-        return self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
+    def elapsed(self) -> float:
+        """The seconds since the beginning, those of earlier runs included."""
+        return time.perf_counter() - self._clock
 
-    def add(self, loss: float, gradient: float) -> None:
-        """A point of the trace: the loss per row and the norm of its gradient."""
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the budget is used up, in any process, after one step at least."""
+        return bool(self.loss) and self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
+
+    def went_before(self, seconds: float) -> None:
+        """Counts the time of earlier runs."""
+        self._clock -= seconds
+
+    def resumed(self, state: Any) -> tuple[Any, int]:
+        """The state and the step to go on from: those of an earlier run, else the given state and 0."""
+        before = None if self.saved is None else self.saved.restore(state)
+        if before is None:
+            return state, 0
+        state, numbers = before
+        self.loss, self.gradient, self.seconds = (numbers[name].tolist() for name in ("loss", "gradient", "seconds"))
+        self.left_out = int(numbers["left_out"])
+        self.went_before(float(numbers["elapsed"]))
+        if self._bar is not None:
+            self._bar.update(len(self.loss))
+        return state, int(numbers["step"])
+
+    def keep(self, state: Any, step: int) -> None:
+        """What the descent has come to before a step, where it is saved."""
+        if self.saved is not None:
+            trace = {"loss": self.loss, "gradient": self.gradient, "seconds": self.seconds}
+            self.saved.keep(state, **trace, left_out=self.left_out, elapsed=self.elapsed, step=step)
+
+    def add(self, loss: float, gradient: float, seconds: float | None = None) -> None:
+        """A point of the trace: the loss per row and the norm of its gradient, now unless it was at another time."""
         self.loss.append(loss)
         self.gradient.append(gradient)
-        self.seconds.append(time.perf_counter() - self._clock)
+        self.seconds.append(self.elapsed if seconds is None else seconds)
 
     def advance(self) -> None:
         """One step more on the bar, with what was added last and the time that is left."""

@@ -1,6 +1,7 @@
 """The exact marginal likelihood, and the paper's way to use it on more rows than it can take."""
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -12,9 +13,11 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg, optimize
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.gp import GP
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record
+from pathgp.likelihood.evaluations import Evaluations
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.likelihood.priors import Prior
 from pathgp.solvers.cholesky import factorise
@@ -48,8 +51,24 @@ class Exact(Method):
         key: PRNGKeyArray,
         progress: bool,
         prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """The best of all starts."""
+        evaluations = Evaluations(saved)
+        left = dataclasses.replace(self, max_seconds=self.max_seconds - evaluations.before)
+        return left.fit_with(evaluations, gp, X, y, key, progress, prior)
+
+    def fit_with(
+        self,
+        evaluations: Evaluations,
+        gp: GP,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        key: PRNGKeyArray,
+        progress: bool,
+        prior: Prior,
+    ) -> tuple[GP, Trace]:
+        """The best of all starts, the likelihood taken from what an earlier run has evaluated as far as that goes."""
         if X.shape[0] > MAX_ROWS:
             raise ValueError(
                 f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the {MAX_ROWS} "
@@ -60,11 +79,11 @@ class Exact(Method):
         with jax.enable_x64(True):
             wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
             start = prior.projected(parameters(wide))
-            with Record(self.steps * (self.restarts + 1), self.max_seconds, progress) as record:
+            with Record(self.steps * (self.restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
                 for another in _starts(start, self.restarts, key):
-                    if record.loss and record.left < 0:
+                    if record.out_of_time and not evaluations.ahead:
                         break
-                    descents.append(Descent(prior.projected(another), X, y, prior, record))
+                    descents.append(Descent(prior.projected(another), X, y, prior, record, evaluations))
                     descents[-1].run(self.steps)
             ends = [end for descent in descents for end in descent.best]
             if not ends and not record.interrupted:
@@ -81,30 +100,40 @@ class Descent:
     """One descent from one start: SciPy's optimiser keeps no best, and cannot be asked to stop in time."""
 
     def __init__(
-        self, start: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], prior: Prior, record: Record
+        self,
+        start: Parameters,
+        X: Float[Array, "N d"],
+        y: Float[Array, "N"],
+        prior: Prior,
+        record: Record,
+        evaluations: Evaluations,
     ) -> None:
         moving, self.fixed = eqx.partition(start, learned(start))
         self.flat, self.unravel = ravel_pytree(moving)
-        self.X, self.y, self.prior, self.record = X, y, prior, record
+        self.X, self.y, self.prior, self.record, self.evaluations = X, y, prior, record, evaluations
         self.best: list[tuple[float, Parameters]] = []
 
     def value(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss per row and its gradient; a large number where it is not finite: the line search goes back."""
-        if self.record.loss and self.record.left < 0:
+        if self.record.out_of_time and not self.evaluations.ahead:
             raise TimeoutError
         p = self.parameters(flat)
+        _, loss, gradient, seconds = self.evaluations.at(flat, lambda: self.evaluate(p))
+        if not (np.isfinite(loss) and np.all(np.isfinite(gradient))):
+            self.record.left_out += 1
+            return 1e10, np.zeros_like(flat)
+        self.record.add(loss, float(np.linalg.norm(gradient)), seconds)
+        if not self.best or loss < self.best[0][0]:
+            self.best = [(loss, p)]
+        return loss, gradient
+
+    def evaluate(self, p: Parameters) -> tuple[float, Float64[np.ndarray, "p"]]:
+        """The loss per row with the penalty of the prior, and the gradient as a vector."""
         loss, gradient = loss_and_gradient(p, self.X, self.y)
         penalty, penalty_gradient = _penalty(self.prior, p)
         loss += float(penalty) / self.X.shape[0]
         gradient = jax.tree.map(lambda a, b: a + b / self.X.shape[0], gradient, penalty_gradient)
-        flat_gradient = np.asarray(ravel_pytree(eqx.filter(gradient, learned(p)))[0])
-        if not (np.isfinite(loss) and np.all(np.isfinite(flat_gradient))):
-            self.record.left_out += 1
-            return 1e10, np.zeros_like(flat)
-        self.record.add(loss, float(np.linalg.norm(flat_gradient)))
-        if not self.best or loss < self.best[0][0]:
-            self.best = [(loss, p)]
-        return loss, flat_gradient
+        return loss, np.asarray(ravel_pytree(eqx.filter(gradient, learned(p)))[0])
 
     def parameters(self, flat: np.ndarray) -> Parameters:
         """What a vector of the optimiser stands for."""
@@ -199,25 +228,29 @@ class Neighbourhoods(Method):
         key: PRNGKeyArray,
         progress: bool,
         prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """The average over the centroids, in the coordinates of the process that it starts from."""
         points = gp.kernel.coordinates(X)
         chosen = jax.random.choice(key, X.shape[0], (min(self.centroids, X.shape[0]),), replace=False)
         fits: list[Any] = []
-        with Record(len(chosen), self.max_seconds, progress) as record:
+        evaluations = Evaluations(saved)
+        with Record(len(chosen), self.max_seconds, progress, saved) as record:
+            record.went_before(evaluations.before)
             for i in np.asarray(chosen):
-                if record.left <= 0 and fits:
+                if record.left <= 0 and fits and not evaluations.ahead:
                     break
                 near = jnp.argsort(jnp.sum((points - points[i]) ** 2, axis=1))[: self.size]
                 noise = gp.noise if gp.noise.ndim == 0 else gp.noise[near]
                 method = Exact(self.steps, max_seconds=record.left)
+                part = GP(gp.kernel, noise, gp.mean), X[near], y[near]
                 try:
-                    found, trace = method.fit(GP(gp.kernel, noise, gp.mean), X[near], y[near], key, False, prior)
+                    found, trace = method.fit_with(evaluations, *part, key, False, prior)
                 except ValueError:
                     record.left_out += 1
                     continue
-                for loss, gradient in zip(trace.loss[-1:], trace.gradient[-1:], strict=True):
-                    record.add(loss, gradient)
+                if trace.loss:
+                    record.add(trace.loss[-1], trace.gradient[-1], trace.seconds[-1])
                     record.advance()
                 factor = jnp.ravel(found.noise)[0] / jnp.ravel(noise)[0]
                 p = parameters(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.gp import GP, check_data
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
@@ -55,6 +56,7 @@ class NearestNeighbour(Method):
         key: PRNGKeyArray,
         progress: bool,
         prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """Descends for `steps` steps, or as long as there is time. Steps that are not finite are left out."""
         order_key, key = jax.random.split(key)
@@ -62,17 +64,22 @@ class NearestNeighbour(Method):
         X, y = X[order], y[order]
         p = prior.projected(parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
-        pool = None
-        with Record(self.steps, self.max_seconds, progress, mesh=self.mesh) as record:
-            for step in range(self.steps):
-                batch_key, pool_key = jax.random.split(jax.random.fold_in(key, step))
-                if X.shape[0] > PREFIX_ROWS and step % REFRESH == 0:
-                    pool = draw_pool(gathered(p).gp().kernel, X, self.neighbours, pool_key)
+        pool, searched = None, p
+        with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
+            (p, state, searched), first = record.resumed((p, state, searched))
+            for step in range(first, self.steps):
+                if record.out_of_time:
+                    break
+                if X.shape[0] > PREFIX_ROWS and (pool is None or step % REFRESH == 0):
+                    refreshed = step - step % REFRESH
+                    searched = p if step == refreshed else searched
+                    pool_key = jax.random.split(jax.random.fold_in(key, refreshed))[1]
+                    pool = draw_pool(gathered(searched).gp().kernel, X, self.neighbours, pool_key)
+                batch_key = jax.random.split(jax.random.fold_in(key, step))[0]
                 p, state, loss, gradient = _step(self, p, state, X, y, pool, prior, batch_key)
                 record.add(float(loss), float(gradient))
                 record.advance()
-                if record.used_up:
-                    break
+                record.keep((p, state, searched), step + 1)
         found = gathered(p).gp()
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)

@@ -12,13 +12,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.gp import GP, problem
+from pathgp.checkpoint import Slot
+from pathgp.gp import GP, problem, split
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
-from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows
+from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
 from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError
 from pathgp.tiles import pad_rows
@@ -75,29 +76,35 @@ class Pathwise(Method):
         key: PRNGKeyArray,
         progress: bool,
         prior: Prior,
+        saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """Descends for `steps` steps, or as long as there is time; the process at the last step that was completed."""
         p = start = prior.projected(parameters(gp))
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None
-        with Record(self.steps, self.max_seconds, progress, "change of −log p(y)/N", self.mesh) as record:
-            for step in range(self.steps):
+        zeros = jnp.zeros((X.shape[0], self.probes + 1), X.dtype)
+        nothing = None if saved is None else _Point(p, placed(self.mesh, zeros), p)
+        with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N", self.mesh) as record:
+            (p, state, before), first = record.resumed((p, state, nothing))
+            done = before if first else None
+            for step in range(first, self.steps):
+                if record.out_of_time:
+                    break
                 solver = dataclasses.replace(solver, max_seconds=record.left)
                 point = self._solve(p, X, y, key, solver, done, prior, step)
-                if point is None:
+                if point is not None:
+                    change = 0.0 if done is None else record.loss[-1] + float(_difference(done, point))
+                    done = point
+                    record.add(change, float(norm(eqx.filter(done.gradient, learned(p)))))
+                    record.advance()
+                    p, state = _move(self, done.p, done.gradient, state, prior)
+                else:
                     record.left_out += 1
                     if done is None:
                         break
                     p = _half_way(done.p, p)
-                    continue
-                change = 0.0 if done is None else record.loss[-1] + float(_difference(done, point))
-                done = point
-                record.add(change, float(norm(eqx.filter(done.gradient, learned(p)))))
-                record.advance()
-                if record.used_up:
-                    break
-                p, state = _move(self, done.p, done.gradient, state, prior)
+                record.keep((p, state, done), step + 1)
         if done is None and not record.interrupted:
             raise ValueError(
                 "the gradient is not finite at the starting values: start from more noise, from the result of "
@@ -119,7 +126,7 @@ class Pathwise(Method):
         step: int,
     ) -> "_Point | None":
         """The solution and the gradient at a point; None where they are not finite."""
-        system, _, targets, solve_key = _problem(self, p, X, y, key)
+        system, targets, solve_key = _problem(self, p, X, y, key)
         init = None if before is None else before.weights
         try:
             with warnings.catch_warnings():
@@ -195,7 +202,8 @@ def quadratic_gradient(
 
 @eqx.filter_jit
 def _problem(method: Pathwise, p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> Any:
-    return problem(p.gp(), X, y[:, None], method.probes, method.num_features, key, method.mesh)
+    system, _, targets, solve_key = problem(p.gp(), X, y[:, None], method.probes, method.num_features, key)
+    return *split(system, targets, method.mesh), solve_key
 
 
 @eqx.filter_jit

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
@@ -84,11 +85,12 @@ class Auto(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """What the chosen solver returns, with the reason in its info."""
         solver, _, reason = self.choose(system)
         logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
-        solution = solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress)
+        solution = solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress, saved=saved)
         return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
 
 

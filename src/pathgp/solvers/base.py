@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.sharding import any_process
 from pathgp.solvers.variational import Variational
@@ -58,6 +59,25 @@ class Solution(eqx.Module):
     rows: Int[Array, "M"] | None = None
     q: Variational | None = None
 
+    def beside(self, right: "Solution") -> "Solution":
+        """The columns of `right`, a solve of the same system on the same points, after these."""
+        a, b = self.info, right.info
+        info = Info(
+            a.solver,
+            a.steps + b.steps,
+            a.passes + b.passes,
+            a.seconds + b.seconds,
+            a.tolerance,
+            jnp.concatenate([a.relative_residual, b.relative_residual]),
+            jnp.concatenate([a.converged, b.converged]),
+            a.reason,
+        )
+        residual = None
+        if self.residual is not None and right.residual is not None:
+            residual = jnp.concatenate([self.residual, right.residual], axis=1)
+        weights = jnp.concatenate([self.weights, right.weights], axis=1)
+        return Solution(self.points, weights, residual, info, self.rows, self.q)
+
 
 class Snapshot(eqx.Module):
     """What an observer is shown in the course of a solve."""
@@ -91,8 +111,9 @@ class Solver(eqx.Module):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The solution, started from the weights `init` (zero if None)."""
+        """The solution, started from the weights `init` (zero if None), or from where `saved` had come to."""
 
     def extend(
         self,
@@ -192,6 +213,7 @@ class Iterative(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """Steps until every column has converged, or the steps or the seconds are used up."""
         clock = time.perf_counter()
@@ -205,12 +227,20 @@ class Iterative(Solver):
 
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
-        done = 0
-        while done < last and not bool(jnp.all(converged)):
+        done, seconds = 0, 0.0
+        before = None if saved is None else saved.restore((state, converged))
+        if before is not None:
+            state, converged = before[0]
+            done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
+            clock -= seconds
+            relative, residual = _residual(method, plan, system, targets, state)
+        if bar is not None:
+            bar.update(done)
+        while done < last and not bool(jnp.all(converged)) and (done == 0 or self._in_time(system, seconds)):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
-            if self.max_seconds < float("inf"):
+            if self.max_seconds < float("inf") or saved is not None:
                 until.append(done + max(1, check // 10))
             advanced = min(until) - done
             state = _advance(method, plan, system, targets, state, converged, jnp.asarray(advanced))
@@ -225,11 +255,12 @@ class Iterative(Solver):
             if bar is not None:
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
-            if self.max_seconds < float("inf") and any_process(system.mesh, seconds > self.max_seconds):
-                relative, residual = _residual(method, plan, system, targets, state)
-                self._refuse_divergence(relative, done)
-                converged = self.verdict(relative, plan, system, targets, state)
-                break
+            if saved is not None:
+                saved.keep((state, converged), steps=done, seconds=seconds)
+        if done % check and done < last:  # out of time between two looks at the residual
+            relative, residual = _residual(method, plan, system, targets, state)
+            self._refuse_divergence(relative, done)
+            converged = self.verdict(relative, plan, system, targets, state)
         if bar is not None:
             bar.close()
         weights = jax.block_until_ready(_weights(method, plan, state))
@@ -238,6 +269,9 @@ class Iterative(Solver):
         info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
         warn_unless_converged(info)
         return Solution(points, weights, residual, info)
+
+    def _in_time(self, system: System, seconds: float) -> bool:
+        return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
 
     def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
         if not bool(jnp.all(jnp.isfinite(relative))):

@@ -8,6 +8,8 @@ from jaxtyping import Array, Float, Int
 from pathgp.sharding import everywhere, over_rows
 
 LEAF = 256
+MOST = 10
+"""How often the damping of a block is raised at most, fourfold each time."""
 
 
 def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
@@ -26,6 +28,27 @@ def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
     C = A[half:, :half] @ M1.T
     M2 = inverse_factor(A[half:, half:] - C @ C.T)
     return jnp.block([[M1, jnp.zeros((half, n - half), A.dtype)], [-M2 @ (C @ M1), M2]])
+
+
+def damped_inverse_factor(K: Float[Array, "b b"], noise: Float[Array, "b"]) -> Float[Array, "b b"]:
+    """L⁻¹ with LLᵀ = K + diag(noise), where noise below a least δ is raised to it, which K resolves.
+
+    Rows far from all others round K by more than its largest eigenvalue is rounded by, where there are rows close
+    together too, and a factorisation rounds by itself. So δ is raised until the inverse L⁻ᵀL⁻¹ is no larger than that
+    of a positive matrix is, diag((K + δI)⁻¹) ≤ 1/δ, with a factor of two for its own rounding.
+    """
+    resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # ≥ the top eigenvalue's rounding
+
+    def failed(state: tuple[Array, Array, Array]) -> Array:
+        tries, delta, factor = state
+        return (tries < MOST) & ~(jnp.max(jnp.sum(factor**2, axis=0)) <= 2 / delta)  # holds for NaN too
+
+    def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        tries, delta, _ = state
+        return tries + 1, 4 * delta, inverse_factor(K + jnp.diag(jnp.maximum(noise, 4 * delta)))
+
+    none = jnp.zeros((), int), resolved / 4, jnp.full_like(K, jnp.nan)
+    return jax.lax.while_loop(failed, attempt, none)[2]
 
 
 def top_eigenvalue(K: Float[Array, "b b"], iterations: int = 10) -> Float[Array, ""]:

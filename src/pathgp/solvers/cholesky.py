@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
+from pathgp.checkpoint import Slot
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
 from pathgp.system import System, Targets, wide
 
@@ -34,8 +35,9 @@ class Cholesky(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init` and `progress` change nothing."""
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
         split, system, targets = (
             system,

@@ -1,5 +1,6 @@
 """Inducing points: the weights live on M points z of one's choice, not on the N rows of the data."""
 
+import math
 import time
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.kernels import Kernel
 from pathgp.local import Local
 from pathgp.sharding import over_rows
@@ -24,27 +26,39 @@ def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array,
     return system.onto(points, B / system.noise_diagonal[:, None])
 
 
-def gram_product(points: Float[Array, "M d"], system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
-    """K_zX Σ⁻¹ K_Xz V in one pass: a tile of some rows and all points is evaluated once and used twice.
+def gram_product(
+    points: Float[Array, "M d"],
+    system: System,
+    V: Float[Array, "M s"],
+    B: Float[Array, "N s"] | None = None,
+) -> Float[Array, "M s"]:
+    """K_zX Σ⁻¹ (K_Xz V − B) in one pass: a tile of some rows and all points is evaluated once and used twice.
 
-    It is a quarter of a tile that is used once, so that it is in the cache still the second time.
+    It is a quarter of a tile that is used once, so that it is in the cache still the second time. There are so many
+    tiles that a sum of one after another would round too much: it is a sum of sums.
     """
 
-    def local(X: Array, precision: Array, kernel: Kernel, points: Array, V: Array) -> Array:
+    def local(
+        X: Array, precision: Array, B: Array | None, kernel: Kernel, points: Array, V: Array
+    ) -> Float[Array, "M s"]:
         rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // (4 * points.shape[0])))
-        X = pad_rows(X, rows).reshape(-1, rows, points.shape[1])
-        precision = pad_rows(precision, rows, mode="constant").reshape(-1, rows, 1)
+        together = max(1, math.isqrt(-(-X.shape[0] // rows)))
+        tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
+        zero = jnp.zeros_like(V.T)
 
-        def add_tile(
-            total: Float[Array, "s M"], tile: tuple[Float[Array, "t d"], Float[Array, "t 1"]]
-        ) -> tuple[Float[Array, "s M"], None]:
-            X_tile, precision_tile = tile
+        def add_tile(total: Float[Array, "s M"], tile: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            X_tile, precision_tile, *B_tile = tile
             K = kernel(X_tile, points)
-            return total + (precision_tile * (K @ V)).T @ K, None
+            fitted = K @ V - B_tile[0] if B_tile else K @ V
+            return total + (precision_tile * fitted).T @ K, None
 
-        return jax.lax.scan(add_tile, jnp.zeros_like(V.T), (X, precision))[0].T
+        def add_tiles(total: Float[Array, "s M"], some: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            return total + jax.lax.scan(add_tile, zero, some)[0], None
 
-    return over_rows(system.mesh, local, (system.X, system.precision), (system.kernel, points, V), total=True)
+        at_rows = X, precision[:, None], *([] if B is None else [B])
+        return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
+
+    return over_rows(system.mesh, local, (system.X, system.precision, B), (system.kernel, points, V), total=True)
 
 
 class Inducing(Solver):
@@ -119,8 +133,9 @@ class InducingCholesky(Inducing):
         init: Float[Array, "M s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init` and `progress` change nothing."""
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
         z = self.support(system)
         return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)

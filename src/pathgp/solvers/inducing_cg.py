@@ -5,7 +5,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.sharding import everywhere
@@ -14,6 +14,9 @@ from pathgp.solvers.inducing import Inducing, gram_product, right_hand_side
 from pathgp.solvers.packed import Packed
 from pathgp.system import System, Targets
 from pathgp.tiles import split_product
+
+REFRESH = 10
+"""Steps after which the residual is computed anew."""
 
 
 class _Plan(eqx.Module):
@@ -28,6 +31,7 @@ class _State(eqx.Module):
     r: Float[Array, "M s"]
     p: Float[Array, "M s"]
     rz: Float[Array, "s"]
+    steps: Int[Array, ""]
 
 
 class InducingCG(Inducing, Iterative):
@@ -36,6 +40,10 @@ class InducingCG(Inducing, Iterative):
     A step is one pass over all pairs of a row and a point. The preconditioner takes the data to lie as the points do,
     K_zX Σ⁻¹ K_Xz ≈ ratio · K_zz² with ratio = tr(Σ⁻¹)/M, and its factors are the one M x M matrix that is held: 1.6 GB
     for 20,000 points. Where they need more on the diagonal of K_zz than the equations have, `info.reason` says so.
+
+    The residual of a step is what the step leaves of the one before, and rounding adds up in it: H has the square of
+    K's condition. So every few steps it is computed anew, as K_zX Σ⁻¹ (B − K_Xz V) − K_zz V, of which the difference
+    is taken before the large sum, and the directions start anew.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -74,25 +82,32 @@ class InducingCG(Inducing, Iterative):
         own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
         return own + plan.ridge * V + gram_product(self.points, system, V)
 
+    def left(self, plan: _Plan, system: System, targets: Targets, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
+        """K_zX Σ⁻¹ (B − K_Xz V) − K_zz V: the residual, from the weights alone."""
+        own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
+        return -gram_product(self.points, system, V, targets.total) - own - plan.ridge * V
+
     def start(
         self, plan: _Plan, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "M s"] | None
     ) -> _State:
         """Zero weights, or a warm start, whose residual costs a step."""
         v = jnp.zeros_like(plan.right) if init is None else init
-        r = plan.right if init is None else plan.right - self.product(plan, system, init)
+        r = plan.right if init is None else self.left(plan, system, targets, init)
         z = plan.precondition(r)
-        return _State(v, r, z, jnp.sum(r * z, axis=0))
+        return _State(v, r, z, jnp.sum(r * z, axis=0), jnp.zeros((), int))
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One iteration for every column."""
         Hp = self.product(plan, system, state.p)
         curvature = jnp.sum(state.p * Hp, axis=0)
         a = jnp.where(curvature > 0, state.rz / jnp.where(curvature > 0, curvature, 1), 0)
-        v, r = state.v + a * state.p, state.r - a * Hp
+        v, steps = state.v + a * state.p, state.steps + 1
+        anew = steps % REFRESH == 0
+        r = jax.lax.cond(anew, lambda: self.left(plan, system, targets, v), lambda: state.r - a * Hp)
         z = plan.precondition(r)
         rz = jnp.sum(r * z, axis=0)
-        b = jnp.where(state.rz > 0, rz / jnp.where(state.rz > 0, state.rz, 1), 0)
-        return _State(v, r, z + b * state.p, rz)
+        b = jnp.where((state.rz > 0) & ~anew, rz / jnp.where(state.rz > 0, state.rz, 1), 0)
+        return _State(v, r, z + b * state.p, rz, steps)
 
     def weights(self, plan: _Plan, state: _State) -> Float[Array, "M s"]:
         """The last iterate."""

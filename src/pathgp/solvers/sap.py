@@ -13,7 +13,7 @@ from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods
 from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
-from pathgp.solvers.blocks import inverse_factor
+from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
 from pathgp.tiles import product_of_rows
 
@@ -145,8 +145,7 @@ class SAP(Iterative):
         X, noise = slice_rows(system.mesh, (plan.X, plan.noise), start, size)
         valid = jax.lax.dynamic_slice_in_dim(plan.valid, start, size)
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
-        resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # ≥ the top eigenvalue
-        return inverse_factor(K + jnp.diag(jnp.where(valid, jnp.maximum(noise, resolved), 1)))
+        return damped_inverse_factor(K, jnp.where(valid, noise, 1))
 
     def start(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.solvers.base import Every, Solution
 from pathgp.solvers.inducing import Inducing, NormalEquations, resolved, solved
 from pathgp.system import System, Targets
@@ -38,8 +39,9 @@ class SGPR(Inducing):
         init: Float[Array, "M s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init` and `progress` change nothing."""
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
         z, means = self.support(system), targets.num_means
         f_z = np.asarray(targets.draws_at(z), dtype=np.float64)

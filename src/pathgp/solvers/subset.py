@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.sharding import gathered, take
 from pathgp.solvers.base import Every, Solution, Solver
@@ -50,6 +51,7 @@ class SubsetOfData(Solver):
         init: Float[Array, "N s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """The solution on the subset, all of the data if they are no more than `rows`; `init` changes nothing."""
         subset_key, solve_key = jax.random.split(key)
@@ -58,7 +60,7 @@ class SubsetOfData(Solver):
         noise = system.noise if system.noise.ndim == 0 else some(system.noise)
         part = System(system.kernel, some(system.X), noise, system.tile).split(system.mesh)
         b = targets.each(lambda columns: part.placed(some(columns)))
-        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress)
+        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress, saved=saved)
         inner = solution.info
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.checkpoint import Slot
 from pathgp.kernels import Kernel
 from pathgp.sharding import share
 from pathgp.solvers.base import (
@@ -93,6 +94,7 @@ class SVGP(Inducing):
         init: Float[Array, "M s"] | None = None,
         observe: Every | None = None,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """All steps, and a sample of q for each prior draw; `init` starts the mean, where the points stay."""
         clock = time.perf_counter()
@@ -113,7 +115,15 @@ class SVGP(Inducing):
         passes = min(self.batch_size, system.size) / system.size * self.points.shape[0] / system.size
         check, done, counted = max(1, self.steps // CHECKS), 0, 0
         curve: list[tuple[int, float]] = []
+        before = None if saved is None else saved.restore(state)
+        if before is not None:
+            state, numbers = before
+            done, counted = int(numbers["steps"]), int(numbers["counted"])
+            curve = [(int(step), float(value)) for step, value in numbers["curve"].reshape(-1, 2)]
+            clock -= float(numbers["seconds"])
         bar = progress_bar("SVGP", self.steps) if progress else None
+        if bar is not None:
+            bar.update(done)
         while done < self.steps:
             until = [self.steps, done + check - done % check]
             if observe is not None:
@@ -132,6 +142,9 @@ class SVGP(Inducing):
             if bar is not None:
                 bar.set_postfix_str(f"ELBO {curve[-1][1]:.4g}" if curve else "", refresh=False)
                 bar.update(advanced)
+            if saved is not None:
+                seconds = time.perf_counter() - clock
+                saved.keep(state, steps=done, counted=counted, curve=curve, seconds=seconds)
         if bar is not None:
             bar.close()
         points, q, weights, relative = self._found(system, targets, state, sample_key)

@@ -83,6 +83,11 @@ class ThompsonSampler:
         return self._settings.gp if self._state.model is None else self._state.model.gp
 
     @property
+    def told(self) -> int:
+        """The number of evaluations that were told, those that failed included."""
+        return self._state.y.size + self._state.failed
+
+    @property
     def failed(self) -> int:
         """The number of evaluations that were told as NaN or infinite."""
         return self._state.failed
@@ -128,7 +133,10 @@ class ThompsonSampler:
         return Best(self._settings.space.decode(X[best : best + 1])[0], float(y[best]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to one file, so that `load` goes on as if nothing had happened."""
+        """Writes everything to one file, so that `load` goes on as if nothing had happened.
+
+        The file is replaced in one step: after every ask and tell, a loop that is killed loses what it was doing then.
+        """
         from pathgp import storage
 
         storage.save(path, (self._settings, self._state, self.batch_size), classes=CLASSES)

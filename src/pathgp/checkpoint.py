@@ -1,0 +1,235 @@
+"""Long runs that survive: what a run has come to, in a file that is replaced whole, and what it belongs to.
+
+A file has the arrays of the run's state as they are, none of its plan, which follows from the data and the key. It is
+a safetensors file, like models are: reading it executes nothing.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+import warnings
+from collections.abc import Mapping
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from pathgp import checks
+from pathgp.files import write_tensors
+
+FORMAT = "pathgp checkpoint 1"
+SUFFIX = ".checkpoint"
+
+Numbers = dict[str, np.ndarray]
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written: the run goes on, and the last good one is still there."""
+
+
+class Checkpoint(eqx.Module):
+    """A directory in which a long run keeps what it has come to, every so many seconds and when it ends or is stopped.
+
+    The same call with the same checkpoint goes on from there, to the same result as if it had never been stopped; at
+    the end it returns at once. A call with other data, another process, other settings or another version is refused.
+    What was kept stays until `clear()`. One run at a time has the directory; `part` tells its files apart where a run
+    has several of a kind.
+
+    >>> import tempfile
+    >>> from pathgp import GP, condition, solvers
+    >>> from pathgp.kernels import Matern32
+    >>> X = jnp.linspace(0, 1, 50)[:, None]
+    >>> checkpoint = Checkpoint(tempfile.mkdtemp(), every_seconds=30)
+    >>> settings = {"solver": solvers.SAP(), "key": jax.random.key(0), "checkpoint": checkpoint}
+    >>> posterior = condition(GP(Matern32(0.3), noise=0.01), X, jnp.sin(6 * X[:, 0]), **settings)
+    >>> [path.name for path in checkpoint.files]
+    ['solve.checkpoint']
+    >>> checkpoint.clear()
+    """
+
+    directory: pathlib.Path = eqx.field(converter=pathlib.Path)
+    every_seconds: float = 60.0
+    part: str = ""
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.every_seconds, 0, "Checkpoint.every_seconds")
+
+    @property
+    def files(self) -> list[pathlib.Path]:
+        """What is there."""
+        return sorted(self.directory.glob(f"*{SUFFIX}"))
+
+    def named(self, part: str) -> "Checkpoint":
+        """The same with a name of its own for its files."""
+        return dataclasses.replace(self, part=part)
+
+    def clear(self) -> None:
+        """Removes what was kept, and the directory if nothing else is in it."""
+        for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
+            path.unlink()
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()
+
+    def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
+        """The file for a run of a kind, and all that its result depends on, by the names that the user knows.
+
+        Refused if the file is of another run. What an earlier run was writing when it was killed is cleared away.
+        """
+        if self.directory.exists() and not self.directory.is_dir():
+            raise FileExistsError(f"the checkpoint directory {self.directory} is a file: name a directory.")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.directory, os.W_OK):
+            raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
+        path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
+        for unfinished in self.directory.glob(f".{path.name}.*"):
+            unfinished.unlink()
+        versions = {"the version of pathgp": version("pathgp"), "the version of jax": jax.__version__}
+        known = versions | {name: v if isinstance(v, str) else digest(v) for name, v in identity.items()}
+        slot = Slot(path, known, self.every_seconds)
+        slot.check()
+        return slot
+
+
+class Slot:
+    """One file of a checkpoint. As a context it writes what was kept last, however the run ends."""
+
+    def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
+        self.path, self.identity, self.every_seconds = path, identity, every_seconds
+        self._unwritten: tuple[Any, Numbers] | None = None
+        self._written_at = time.monotonic()
+
+    def __enter__(self) -> "Slot":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._write()
+
+    def keep(self, state: Any, **numbers: Any) -> None:
+        """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
+        # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
+        copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
+        self._unwritten = jax.block_until_ready(state), copied
+        if time.monotonic() - self._written_at >= self.every_seconds:
+            self._write()
+
+    def restore(self, like: Any) -> tuple[Any, Numbers] | None:
+        """What was kept, in the structure of `like`; None if nothing was."""
+        if not self.path.is_file():
+            return None
+        with _opened(self.path) as file:
+            header = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
+        leaves, structure = jax.tree.flatten(like)
+        stored = [tensors.pop(f"state.{i}", None) for i in range(len(leaves))]
+        same = all(a is not None and _like(a, _whole(b)) for a, b in zip(stored, leaves, strict=True))
+        numbers = {name.removeprefix("number."): value for name, value in tensors.items()}
+        if not same or header["content"] != digest((stored, numbers)):
+            raise _damaged(self.path)
+        return jax.tree.unflatten(structure, [_as(a, b) for a, b in zip(stored, leaves, strict=True)]), numbers
+
+    def check(self) -> None:
+        """Refuses a file of another run."""
+        if not self.path.exists():
+            return
+        with _opened(self.path) as file:
+            before = json.loads(file.metadata()["identity"])
+        changed = [name for name, value in self.identity.items() if before.get(name) != value]
+        if changed:
+            told = [_told(name, before.get(name), self.identity[name]) for name in changed]
+            raise ValueError(
+                f"{self.path} is of another run: since then {_listed(told)} changed. To go on, give what it was begun "
+                "with; to begin anew, delete the file or name another directory."
+            )
+
+    def _write(self) -> None:
+        if self._unwritten is None:
+            return
+        state, numbers = self._unwritten
+        leaves = [_whole(leaf) for leaf in jax.tree.leaves(state)]
+        tensors = {f"state.{i}": leaf for i, leaf in enumerate(leaves)}
+        tensors |= {f"number.{name}": value for name, value in numbers.items()}
+        header = {"format": FORMAT, "identity": json.dumps(self.identity), "content": digest((leaves, numbers))}
+        try:
+            write_tensors(self.path, tensors, header)
+            self._unwritten = None
+        except OSError as error:
+            kept = "the one before is still there" if self.path.exists() else "there is none yet"
+            warnings.warn(
+                f"the checkpoint {self.path} could not be written ({error.strerror or error}); {kept}, and the run "
+                "goes on. Make room, or stop it and name another directory.",
+                CheckpointWarning,
+                stacklevel=3,
+            )
+        self._written_at = time.monotonic()
+
+
+def digest(tree: Any) -> str:
+    """Of the structure and the values of a pytree, the same in every process. A budget of time does not count."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    hashed = hashlib.blake2b(_without_addresses(structure), digest_size=16)
+    for path, leaf in leaves:
+        if getattr(path[-1] if path else None, "name", None) == "max_seconds":
+            continue
+        if callable(leaf):
+            hashed.update(_without_addresses(leaf))
+            continue
+        array = _whole(leaf)
+        hashed.update(f"{array.dtype.str}{array.shape}".encode())
+        hashed.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind in "biufc" else repr(leaf).encode())
+    return hashed.hexdigest()
+
+
+def _without_addresses(value: Any) -> bytes:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _whole(leaf: Any) -> np.ndarray:
+    """A leaf of a pytree on the host; of a random key its data."""
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.ascontiguousarray(leaf).reshape(np.shape(leaf))
+
+
+def _like(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape
+
+
+def _as(stored: np.ndarray, like: Any) -> Any:
+    """What was stored as a leaf of the same kind."""
+    if isinstance(like, jax.Array) and jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(stored), impl=jax.random.key_impl(like))
+    return jnp.asarray(stored)
+
+
+def _told(name: str, before: str | None, now: str) -> str:
+    """With the values, where they are readable."""
+    return f"{name} ({before}, now {now})" if name.startswith("the version") else name
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _opened(path: pathlib.Path) -> Any:
+    try:
+        file = safe_open(path, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path) from error
+    if (file.metadata() or {}).get("format") != FORMAT:
+        raise ValueError(f"{path} is not a checkpoint that this version of pathgp wrote: delete it to begin anew.")
+    return file
+
+
+def _damaged(path: pathlib.Path) -> ValueError:
+    return ValueError(f"{path} is damaged: delete it to begin anew.")

@@ -1,0 +1,69 @@
+"""Posteriors at points as an `xarray.Dataset`, in the dimensions that ArviZ reads (the extra `xarray`)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from pathgp.estimator import PathGPRegressor
+from pathgp.predictive import Predictive
+
+if TYPE_CHECKING:
+    import xarray  # pyright: ignore[reportMissingImports]
+
+OWN = ("chain", "draw", "point", "target", "f", "mean", "std")
+
+
+def posterior_dataset(
+    posterior: Predictive, X: Shaped[Any, "..."], names: Sequence[str] | None = None
+) -> "xarray.Dataset":
+    """Every sample of a posterior at the rows of X, as `f` with the dimensions `chain` (one), `draw` and `point`.
+
+    The inputs are coordinates of `point`, called `names`, or x0, x1, …; so are the `mean` and the standard deviation
+    `std` of f, without noise, which are more precise than those of the samples.
+    """
+    points = np.asarray(X, float)
+    mean, variance = posterior.predict(points)
+    deviations = np.asarray(posterior.deviations(points))
+    draws = (np.asarray(mean).reshape(len(points), -1, 1) + deviations[:, None]).reshape(*np.shape(mean), -1)
+    std = np.broadcast_to(np.sqrt(variance), np.shape(mean)[::-1]).T
+    return _dataset(points, names, np.asarray(mean), std, draws)
+
+
+def estimator_dataset(model: PathGPRegressor, X: Any) -> "xarray.Dataset":
+    """The same of a fitted estimator, in the units of y; the inputs have the names of the columns it was fitted to."""
+    mean, std = model.predict(X, return_std=True)
+    draws = model.sample_y(X, model.posterior_.num_samples)
+    of_function = np.sqrt(np.maximum(std**2 - model.noise_, 0))
+    names = [str(name) for name in getattr(model, "feature_names_in_", [])] or None
+    return _dataset(np.asarray(X, float), names, mean, of_function, draws)
+
+
+def _dataset(
+    X: Float[np.ndarray, "n d"],
+    names: Sequence[str] | None,
+    mean: Float[np.ndarray, "n *t"],
+    std: Float[np.ndarray, "n *t"],
+    draws: Float[np.ndarray, "n *t s"],
+) -> "xarray.Dataset":
+    import xarray  # pyright: ignore[reportMissingImports]
+
+    names = [f"x{j}" for j in range(X.shape[1])] if names is None else list(names)
+    if len(names) != X.shape[1] or len({*names, *OWN}) < len(names) + len(OWN):
+        raise ValueError(
+            f"names must be one for each of the {X.shape[1]} inputs, all different and none of {', '.join(OWN)}, but "
+            f"they are {', '.join(names)}."
+        )
+    dims = ("point", "target")[: mean.ndim]
+    return xarray.Dataset(
+        {"f": (("chain", "draw", *dims), np.moveaxis(draws, -1, 0)[None])},
+        {
+            "chain": [0],
+            "draw": np.arange(draws.shape[-1]),
+            "point": np.arange(len(X)),
+            **{name: ("point", column) for name, column in zip(names, X.T, strict=True)},
+            "mean": (dims, mean),
+            "std": (dims, std),
+        },
+    )

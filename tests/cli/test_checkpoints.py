@@ -1,0 +1,91 @@
+"""`pathgp fit --checkpoint`: stopped by Ctrl-C or SIGTERM, it goes on to the same model."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+from pathgp import estimator
+from pathgp.checkpoint import Slot
+from pathgp.cli import main, models
+from pathgp.solvers import SAP
+
+
+@pytest.fixture(autouse=True)
+def of_several_steps(monkeypatch):
+    monkeypatch.setitem(estimator.SOLVERS, "sap", lambda: SAP(block_size=16))
+
+
+def command(fitted, out, *more):
+    named = ["fit", str(fitted.train), "--target", "price", "--one-hot", "--solver", "sap", "--num-samples", "4"]
+    return [*named, "--out", str(out), *more]
+
+
+def said(capsys):
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def stop_at(monkeypatch, kind, count, stop):
+    """Stops a run at the `count`-th time that one of this kind is kept."""
+    keep, calls = Slot.keep, []
+
+    def kept(self, state, **numbers):
+        keep(self, state, **numbers)
+        calls.extend([1] * self.path.name.endswith(f"{kind}.checkpoint"))
+        if len(calls) == count:
+            stop()
+
+    monkeypatch.setattr(Slot, "keep", kept)
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
+
+
+def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted, tmp_path, monkeypatch, capsys):
+    out, folder = tmp_path / "model.safetensors", tmp_path / "run"
+    assert main(command(fitted, tmp_path / "undisturbed.safetensors")) == 0
+    kept = "--checkpoint", str(folder)
+    with monkeypatch.context() as patched:
+        stop_at(patched, "learning", 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            main(command(fitted, out, *kept))
+    assert stop.value.code == 143
+    resume = f"what it has come to is in {folder}: the same command with --resume goes on from there."
+    assert said(capsys) == f"pathgp: terminated: {resume}"
+    assert [path.name for path in folder.iterdir()] == ["target0-learning.checkpoint"]
+
+    assert main(command(fitted, out, *kept)) == 2
+    refused = "has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin anew."
+    assert said(capsys) == f"pathgp: {folder} {refused}"
+    assert main(command(fitted, out, *kept, "--resume", "--kernel", "rbf")) == 2
+    assert "is of another run: since then the kernel changed." in said(capsys)
+
+    with monkeypatch.context() as patched:
+        stop_at(patched, "solve", 3, ctrl_c)
+        assert main(command(fitted, out, *kept, "--resume")) == 130
+    assert said(capsys) == f"pathgp: stopped: {resume}"
+    assert not out.exists()
+
+    assert main(command(fitted, out, *kept, "--resume")) == 0
+    assert f"pathgp: going on from {folder}." in capsys.readouterr().err
+    assert not folder.exists()
+    a, b = (models.load(path).model for path in (out, tmp_path / "undisturbed.safetensors"))
+    np.testing.assert_array_equal(a.posterior_.solution.weights, b.posterior_.solution.weights)
+    assert a.trace_[0].loss == b.trace_[0].loss
+    assert a.info_.steps == b.info_.steps
+
+
+def test_force_begins_anew_and_resume_needs_a_directory(fitted, tmp_path, capsys):
+    out, folder = tmp_path / "model.safetensors", tmp_path / "run"
+    assert main(command(fitted, out, "--resume")) == 2
+    assert said(capsys) == "pathgp: --resume needs --checkpoint DIR, the directory to go on from."
+    folder.mkdir()
+    (folder / "solve.checkpoint").write_bytes(b"of something else")
+    assert main(command(fitted, out, "--checkpoint", str(folder), "--resume")) == 2
+    assert said(capsys) == f"pathgp: {folder / 'solve.checkpoint'} is damaged: delete it to begin anew."
+    assert main(command(fitted, out, "--checkpoint", str(folder), "--force")) == 0
+    assert out.exists()
+    assert not folder.exists()
