@@ -7,11 +7,13 @@ SOLVERS are names with semicolons between, or none for what is quick. Prints JSO
 compiled programs communicate. At the end of a job the process LOST vanishes, whatever the other is DOING.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -22,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathgp import GP, Local, condition, distributed, storage
+from pathgp import GP, Checkpoint, Local, condition, distributed, storage
 from pathgp.gp import problem, split
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
@@ -34,6 +36,7 @@ from pathgp.solvers import (
     SGPR,
     SVGP,
     Cholesky,
+    Every,
     InducingCG,
     InducingCholesky,
     InducingSGD,
@@ -135,6 +138,51 @@ def learned(mesh, pathwise):
     return [*found, *trace.loss, *trace.gradient, *weights]
 
 
+STOP = 11
+
+
+def resumed(mesh, others, folder, name="SAP"):
+    """The weights of a solve on a mesh, with rows that repeat others and a start; of one that is stopped and goes on.
+
+    That is on the same mesh, then on each of the others. Also the steps at which they go on.
+    """
+    rows = np.r_[:400, :51, 7]
+    init = np.linspace(-1, 1, len(rows) * S).reshape(-1, S)
+    given = {"solver": SOLVERS[name](), "num_samples": S - 1, "num_features": 100, "key": key()}
+    seen = []
+
+    def look(snapshot):
+        seen.append(snapshot.step)
+        if len(seen) == STOP:
+            raise KeyboardInterrupt
+
+    def solve(mesh, **settings):
+        p = condition(
+            GP(Matern32(0.7), NOISE[rows]),
+            X[rows],
+            y[rows],
+            init=jnp.asarray(init, float),
+            mesh=mesh,
+            **given,
+            **settings,
+        )
+        return np.asarray(p.gathered().solution.weights).tolist()
+
+    results = {"alone": solve(None), "undisturbed": solve(mesh), "resumed": [], "from": []}
+    stopped = Checkpoint(folder / "stopped", every_seconds=0)
+    with contextlib.suppress(KeyboardInterrupt):
+        solve(mesh, checkpoint=stopped, observe=Every(1, look))
+    for i, other in enumerate([mesh, *others]):
+        if jax.process_index() == 0:
+            shutil.copytree(stopped.directory, folder / str(i))
+        distributed.meet()
+        solved = solve(other, checkpoint=Checkpoint(folder / str(i)), observe=Every(1, look))
+        results["resumed"].append(solved)
+        results["from"].append(seen[STOP])
+        del seen[STOP:]
+    return results
+
+
 COLLECTIVE = r"= (\S.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
 
 
@@ -187,6 +235,8 @@ def one_process(names, devices):
     with tempfile.TemporaryDirectory() as folder:
         storage.save(pathlib.Path(folder) / "model", split.gathered())
         loaded = storage.load(pathlib.Path(folder) / "model")
+        two, four = distributed.mesh(2), mesh
+        results["resumed"] = resumed(two, [four, None], pathlib.Path(folder))
     results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
     return results
 
@@ -202,6 +252,7 @@ def one_of_several(names, process_id, num_processes, coordinator):
     results["predictions"] = predictions(p)
     results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
     results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()
+    results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
     print(json.dumps(results), flush=True)
     lose(p, process_id, *sys.argv[5:])
 

@@ -35,6 +35,7 @@ def start(folder, *arguments, devices=1):
         **{name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
         "XLA_FLAGS": f"{QUICK_TO_COMPILE} --xla_force_host_platform_device_count={devices}",
         "JAX_PLATFORMS": "cpu",
+        "SHARED_FOLDER": str(folder),
     }
     out = folder / f"{arguments[1]} of {arguments[2:]}".replace("/", "")
     with out.open("w") as file:
@@ -215,6 +216,18 @@ def test_a_gathered_posterior_is_whole_can_be_saved_and_predicts_the_same(device
     assert_same(loaded, [row[0] for row in devices["predictions"][0]], "loaded")
     assert [np.shape(part["gathered"]) for part in job] == [(layouts.N, layouts.S)] * 2
     assert job[0]["gathered"] == job[1]["gathered"]
+
+
+def test_a_solve_that_is_stopped_goes_on_on_the_same_devices_and_on_others(devices, job):
+    on_devices, *in_processes = (part["resumed"] for part in (devices, *job))
+    for found in (on_devices, *in_processes):
+        assert_same(found["undisturbed"], on_devices["alone"], "undisturbed")
+        assert found["from"] == [layouts.STOP] * len(found["resumed"])
+        assert found["resumed"][0] == found["undisturbed"]  # the same bits
+    on_four, on_one = on_devices["resumed"][1:]
+    assert_same(on_four, on_devices["alone"], "from two devices to four")
+    assert_same(on_one, on_devices["alone"], "from two devices to one")
+    assert np.shape(on_one) == (400, layouts.S)
 
 
 def data():

@@ -4,6 +4,7 @@ A mesh has one axis. What has a row for each row of the data is split along it, 
 device. On one device, where the mesh is None, all of this does nothing.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -200,17 +201,49 @@ def gathered(tree: Tree) -> Tree:
             return leaf
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.wrap_key_data(gather(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
-        whole = leaf if leaf.is_fully_replicated else multihost_utils.process_allgather(leaf, tiled=True)
-        return jnp.asarray(np.asarray(whole))
+        return jnp.asarray(on_host(leaf))
 
     return jax.tree.map(gather, tree)
 
 
+def on_host(leaf: Any) -> np.ndarray:
+    """All of an array in the memory of the host: all processes ask for it, where each has a part."""
+    in_parts = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True) if in_parts else leaf)
+
+
+def placed_like(host: np.ndarray, like: Any) -> Array:
+    """An array that every process has, split over devices as another of its shape is."""
+    if not isinstance(like, jax.Array) or len(like.sharding.device_set) == 1:
+        return jnp.asarray(host)
+    return jax.make_array_from_callback(host.shape, like.sharding, lambda index: host[index])
+
+
 def any_process(mesh: Mesh | None, says: bool) -> bool:
     """Whether any process says so: what depends on a clock, all do alike."""
-    if mesh is None or jax.process_count() == 1:
-        return says
+    return says if mesh is None or jax.process_count() == 1 else _any(says)
+
+
+def is_shared(tree: Any) -> bool:
+    """Whether other processes too have devices with what is in a tree."""
+    return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(tree))
+
+
+def any_sharing(tree: Any, says: bool) -> bool:
+    """Whether any process says so, of those that share what is in a tree."""
+    return _any(says) if is_shared(tree) else says
+
+
+def _any(says: bool) -> bool:
     return bool(np.any(multihost_utils.process_allgather(np.asarray(says))))
+
+
+def same_everywhere(text: str) -> bool:
+    """Whether all processes of the job say the same; all are asked."""
+    if jax.process_count() == 1:
+        return True
+    said = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint8)
+    return bool(np.all(multihost_utils.process_allgather(said) == said))
 
 
 def of_first(mesh: Mesh | None, tree: Tree) -> Tree:

@@ -83,8 +83,8 @@ class Pathwise(Method):
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None
-        zeros = jnp.zeros((X.shape[0], self.probes + 1), X.dtype)
-        nothing = None if saved is None else _Point(p, placed(self.mesh, zeros), p)
+        zeros = lambda: placed(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
+        nothing = None if saved is None else _Point(p, zeros(), p)
         with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N", self.mesh) as record:
             (p, state, before), first = record.resumed((p, state, nothing))
             done = before if first else None
