@@ -138,7 +138,7 @@ def learned(mesh, pathwise):
     return [*found, *trace.loss, *trace.gradient, *weights]
 
 
-STOP = 11
+STOP = 5
 
 
 def resumed(mesh, others, folder, name="SAP"):
@@ -236,7 +236,8 @@ def one_process(names, devices):
         storage.save(pathlib.Path(folder) / "model", split.gathered())
         loaded = storage.load(pathlib.Path(folder) / "model")
         two, four = distributed.mesh(2), mesh
-        results["resumed"] = resumed(two, [four, None], pathlib.Path(folder))
+        of_each = {name: pathlib.Path(folder) / name for name in (["SAP", "SDD", "SGD", "CG"] if names else ["SAP"])}
+        results["resumed"] = {name: resumed(two, [four, None], path, name) for name, path in of_each.items()}
     results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
     return results
 
@@ -248,11 +249,11 @@ def one_of_several(names, process_id, num_processes, coordinator):
     results["solvers"] = {name: weights(name, mesh) for name in names}
     if names:
         results |= {"learned": learned(mesh, True), "posteriors": posteriors(mesh)}
+        results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
     p = posterior(mesh, "SAP, local")
     results["predictions"] = predictions(p)
     results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
     results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()
-    results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
     print(json.dumps(results), flush=True)
     lose(p, process_id, *sys.argv[5:])
 

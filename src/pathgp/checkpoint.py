@@ -77,7 +77,9 @@ class Checkpoint(eqx.Module):
         return dataclasses.replace(self, part=part)
 
     def clear(self) -> None:
-        """Removes what was kept, and the directory if nothing else is in it."""
+        """Removes what was kept, and the directory if nothing else is in it; in a job the first process does."""
+        if jax.process_index() > 0:
+            return
         for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
             path.unlink()
         if self.directory.is_dir() and not any(self.directory.iterdir()):

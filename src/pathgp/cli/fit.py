@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
                 raise
             raise Stopped(kept) from None
         save(fitted, a.out)
-        if checkpoint is not None and a.speaks:
+        if checkpoint is not None:
             checkpoint.clear()
         result, report = fitted.summary(), {}
         if len(test):
@@ -169,9 +169,9 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
             f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin "
             "anew."
         )
-    elif a.speaks:
+    else:
         checkpoint.clear()
-    meet()
+        meet()
     return checkpoint
 
 
