@@ -44,7 +44,7 @@ from pathgp.solvers import (
 )
 from pathgp.system import System, Targets
 
-N, D, S, BATCH = 501, 3, 5, 64
+N, D, S, BATCH = 503, 3, 5, 64
 rng = np.random.default_rng(0)
 X, V = rng.uniform(-2, 2, (N, D)), rng.normal(size=(N, S))
 NOISE = np.linspace(0.05, 0.2, N)
@@ -126,27 +126,30 @@ def products(mesh):
     return {name: np.asarray(value).tolist() for name, value in {**values, **whole}.items()}
 
 
-def learned(mesh, pathwise):
-    """Hyperparameters, losses and gradients: by posterior samples, with the weights at the end, or by neighbours."""
-    if pathwise:
-        method = Pathwise(steps=2, probes=4, passes=2, num_features=100, block_size=BATCH, mesh=mesh)
-    else:
-        method = NearestNeighbour(steps=3, neighbours=8, batch_size=BATCH - 1, mesh=mesh)
+def learned(mesh):
+    """Hyperparameters, losses and gradients, of `Pathwise` with the weights at the end."""
+    return {
+        "Pathwise": learned_by(Pathwise(steps=2, probes=4, passes=2, num_features=100, block_size=BATCH, mesh=mesh)),
+        "NearestNeighbour": learned_by(NearestNeighbour(steps=3, neighbours=8, batch_size=BATCH - 1, mesh=mesh)),
+    }
+
+
+def learned_by(method):
     gp, trace = fit_hyperparameters(GP(Matern32([0.7] * D), 0.1), X, y, key=key(), method=method)
     found = [*gp.kernel.lengthscale.tolist(), float(gp.kernel.variance), float(gp.noise), float(gp.mean)]
-    weights = np.asarray(trace.weights)[:, :2].ravel().tolist() if pathwise else []
+    weights = [] if trace.weights is None else np.asarray(trace.weights)[:, :2].ravel().tolist()
     return [*found, *trace.loss, *trace.gradient, *weights]
 
 
 STOP = 5
 
 
-def resumed(mesh, others, folder, name="SAP"):
+def resumed(mesh, others, folder, name="SAP, local"):
     """The weights of a solve on a mesh, with rows that repeat others and a start; of one that is stopped and goes on.
 
     That is on the same mesh, then on each of the others. Also the steps at which they go on.
     """
-    rows = np.r_[:400, :51, 7]
+    rows = np.r_[:N, :51, 7]
     init = np.linspace(-1, 1, len(rows) * S).reshape(-1, S)
     given = {"solver": SOLVERS[name](), "num_samples": S - 1, "num_features": 100, "key": key()}
     seen = []
@@ -196,10 +199,10 @@ def communication(f, *arguments):
     return sorted(found)
 
 
-def steps(mesh):
-    """What one step of each solver, a whole product and a prediction communicate."""
+def steps(mesh, names):
+    """What one step of each solver and a whole product communicate."""
     found = {}
-    for name in ("SDD", "SGD", "SAP"):
+    for name in names:
         system, targets = system_and_targets(mesh)
         solver = SOLVERS[name]()
         plan = jax.jit(solver.prepare)(system, targets, key())
@@ -222,10 +225,10 @@ def weights(name, mesh):
 def one_process(names, devices):
     mesh = distributed.mesh(devices)
     both = lambda f: [f(None), f(mesh)]
-    results = {"products": products(mesh), "steps": steps(mesh), "learned": both(lambda m: learned(m, bool(names)))}
-    results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names or ["SDD"]}
+    results = {"products": products(mesh), "steps": steps(mesh, ["SAP", "SDD", "SGD"] if names else ["SAP"])}
+    results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names}
     if names:
-        results["posteriors"] = both(posteriors)
+        results |= {"learned": both(learned), "posteriors": both(posteriors)}
     alone, split = posterior(None, "SAP, local"), posterior(mesh, "SAP, local")
     results["predictions"] = [predictions(alone), predictions(split)]
     kept = (split.system.X, split.targets.signal, split.solution.weights, split.solution.residual)
@@ -236,7 +239,9 @@ def one_process(names, devices):
         storage.save(pathlib.Path(folder) / "model", split.gathered())
         loaded = storage.load(pathlib.Path(folder) / "model")
         two, four = distributed.mesh(2), mesh
-        of_each = {name: pathlib.Path(folder) / name for name in (["SAP", "SDD", "SGD", "CG"] if names else ["SAP"])}
+        of_each = {
+            name: pathlib.Path(folder) / name for name in ("SAP, local", *(["SDD", "SGD", "CG"] if names else []))
+        }
         results["resumed"] = {name: resumed(two, [four, None], path, name) for name, path in of_each.items()}
     results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
     return results
@@ -248,7 +253,7 @@ def one_of_several(names, process_id, num_processes, coordinator):
     results = {"devices": mesh.size, "local": jax.local_device_count()}
     results["solvers"] = {name: weights(name, mesh) for name in names}
     if names:
-        results |= {"learned": learned(mesh, True), "posteriors": posteriors(mesh)}
+        results |= {"learned": learned(mesh), "posteriors": posteriors(mesh)}
         results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
     p = posterior(mesh, "SAP, local")
     results["predictions"] = predictions(p)
