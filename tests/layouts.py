@@ -144,7 +144,7 @@ def learned_by(method):
 STOP = 5
 
 
-def resumed(mesh, others, folder, name="SAP, local"):
+def resumed(mesh, others, folder, name="SAP"):
     """The weights of a solve on a mesh, with rows that repeat others and a start; of one that is stopped and goes on.
 
     That is on the same mesh, then on each of the others. Also the steps at which they go on.
@@ -229,7 +229,7 @@ def one_process(names, devices):
     results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names}
     if names:
         results |= {"learned": both(learned), "posteriors": both(posteriors)}
-    alone, split = posterior(None, "SAP, local"), posterior(mesh, "SAP, local")
+    alone, split = posterior(None), posterior(mesh)
     results["predictions"] = [predictions(alone), predictions(split)]
     kept = (split.system.X, split.targets.signal, split.solution.weights, split.solution.residual)
     results["shards"] = [[shard.data.shape for shard in array.addressable_shards] for array in kept]
@@ -239,9 +239,7 @@ def one_process(names, devices):
         storage.save(pathlib.Path(folder) / "model", split.gathered())
         loaded = storage.load(pathlib.Path(folder) / "model")
         two, four = distributed.mesh(2), mesh
-        of_each = {
-            name: pathlib.Path(folder) / name for name in ("SAP, local", *(["SDD", "SGD", "CG"] if names else []))
-        }
+        of_each = {name: pathlib.Path(folder) / name for name in ("SAP", *(["SDD", "SGD", "CG"] if names else []))}
         results["resumed"] = {name: resumed(two, [four, None], path, name) for name, path in of_each.items()}
     results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
     return results
@@ -255,7 +253,7 @@ def one_of_several(names, process_id, num_processes, coordinator):
     if names:
         results |= {"learned": learned(mesh), "posteriors": posteriors(mesh)}
         results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
-    p = posterior(mesh, "SAP, local")
+    p = posterior(mesh)
     results["predictions"] = predictions(p)
     results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
     results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()

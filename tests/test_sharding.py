@@ -159,7 +159,7 @@ def test_every_solver_on_every_layout(number, tmp_path):
     for name, found in one_process["resumed"].items():
         assert_resumed(found, name)
     for part in several:
-        assert_resumed(part["resumed"], "SAP, local")
+        assert_resumed(part["resumed"], "SAP")
     assert_steps_reduce_batches(one_process["steps"])
 
 
@@ -230,7 +230,7 @@ def test_a_gathered_posterior_is_whole_can_be_saved_and_predicts_the_same(device
 
 
 def test_a_solve_that_is_stopped_goes_on_on_the_same_devices_and_on_others(devices):
-    assert_resumed(devices["resumed"]["SAP, local"], "SAP, local")
+    assert_resumed(devices["resumed"]["SAP"], "SAP")
 
 
 def data():
