@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from pathgp import GP, Checkpoint, PathGPRegressor, checkpoint, condition, likelihood
+from pathgp import GP, Checkpoint, PathGPRegressor, checkpoint, condition, distributed, likelihood
 from pathgp.checkpoint import CheckpointWarning, digest
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import Exact, NearestNeighbour, Neighbourhoods, Pathwise, descent, exact, fit_hyperparameters
@@ -329,3 +329,21 @@ def test_the_estimator_goes_on_through_learning_and_solve(kept, monkeypatch, tmp
 def test_the_estimator_needs_a_seed_to_go_on_from(tmp_path):
     with pytest.raises(ValueError, match="checkpoint needs a number for random_state to go on from, but it is None"):
         PathGPRegressor(checkpoint=tmp_path).fit(X, y)
+
+
+def test_rows_of_padding_come_and_go_with_the_number_of_devices_and_no_others_do(kept):
+    state = np.array([[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]], np.float32)
+    with kept.slot("solve", {}) as slot:
+        slot.keep(state)
+    for rows in (2, 3, 5):
+        found, _ = slot.restore(np.zeros((rows, 2), np.float32))
+        np.testing.assert_array_equal(found, [[1, 2], [3, 0], *[[0, 0]] * (rows - 2)])
+    for other in (np.zeros((1, 2), np.float32), np.zeros((3, 3), np.float32), np.zeros((3, 2), int), np.float32(0)):
+        with pytest.raises(ValueError, match="is damaged"):
+            slot.restore(other)
+
+
+def test_where_it_is_computed_does_not_change_what_is_asked_for():
+    mesh = distributed.mesh(1)
+    for method in (NearestNeighbour, Pathwise):
+        assert digest(method(mesh=mesh)) == digest(method()) != digest(method(steps=7))

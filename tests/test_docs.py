@@ -19,6 +19,17 @@ ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "s
 RUNS = [
     ("coming-from.md", {}, "assert np.abs(whole[2] - part[0]).max() < 1e-4; assert posterior.system.size == 62"),
     (
+        "distributed.md",
+        {"steps=50": "steps=5"},
+        """
+alone = condition(posterior.gp, X, y, num_samples=16, key=jax.random.key(1))
+assert len(posterior.solution.weights.addressable_shards) == 4 and alone.info.solver == "Cholesky"
+assert jnp.allclose(alone.mean(X[:5]), mean, atol=1e-3) and len(trace.loss) == 5
+assert jnp.allclose(storage.load("model.safetensors").mean(X[:5]), mean, atol=1e-3)
+assert abs(model.predict(X[:5]) - y[:5]).max() < 0.1
+""",
+    ),
+    (
         "extending.md",
         {},
         """

@@ -21,10 +21,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
 from pathgp import checks
 from pathgp.files import write_tensors
+from pathgp.sharding import any_sharing, is_shared, on_host, placed_like, same_everywhere
 
 FORMAT = "pathgp checkpoint 1"
 SUFFIX = ".checkpoint"
@@ -40,9 +42,11 @@ class Checkpoint(eqx.Module):
     """A directory in which a long run keeps what it has come to, every so many seconds and when it ends or is stopped.
 
     The same call with the same checkpoint goes on from there, to the same result as if it had never been stopped; at
-    the end it returns at once. A call with other data, another process, other settings or another version is refused.
+    the end it returns at once. A call with other data, another process, other settings or another version is refused;
+    one with other devices is not.
+
     What was kept stays until `clear()`. One run at a time has the directory; `part` tells its files apart where a run
-    has several of a kind.
+    has several of a kind. The processes of a job have one directory, in which the first writes.
 
     >>> import tempfile
     >>> from pathgp import GP, condition, solvers
@@ -73,7 +77,9 @@ class Checkpoint(eqx.Module):
         return dataclasses.replace(self, part=part)
 
     def clear(self) -> None:
-        """Removes what was kept, and the directory if nothing else is in it."""
+        """Removes what was kept, and the directory if nothing else is in it; in a job the first process does."""
+        if jax.process_index() > 0:
+            return
         for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
             path.unlink()
         if self.directory.is_dir() and not any(self.directory.iterdir()):
@@ -90,8 +96,9 @@ class Checkpoint(eqx.Module):
         if not os.access(self.directory, os.W_OK):
             raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
         path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
-        for unfinished in self.directory.glob(f".{path.name}.*"):
-            unfinished.unlink()
+        if jax.process_index() == 0:
+            for unfinished in self.directory.glob(f".{path.name}.*"):
+                unfinished.unlink()
         versions = {"the version of pathgp": version("pathgp"), "the version of jax": jax.__version__}
         known = versions | {name: v if isinstance(v, str) else digest(v) for name, v in identity.items()}
         slot = Slot(path, known, self.every_seconds)
@@ -113,18 +120,19 @@ class Slot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._write()
+        if error is None or not is_shared(self._unwritten):  # after an error, others may not be here to write it with
+            self._write()
 
     def keep(self, state: Any, **numbers: Any) -> None:
         """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
         # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
         copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
         self._unwritten = jax.block_until_ready(state), copied
-        if time.monotonic() - self._written_at >= self.every_seconds:
+        if any_sharing(state, time.monotonic() - self._written_at >= self.every_seconds):
             self._write()
 
     def restore(self, like: Any) -> tuple[Any, Numbers] | None:
-        """What was kept, in the structure of `like`; None if nothing was."""
+        """What was kept, in the structure of `like` and on its devices; None if nothing was."""
         if not self.path.is_file():
             return None
         with _opened(self.path) as file:
@@ -132,18 +140,25 @@ class Slot:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
         leaves, structure = jax.tree.flatten(like)
         stored = [tensors.pop(f"state.{i}", None) for i in range(len(leaves))]
-        same = all(a is not None and _like(a, _whole(b)) for a, b in zip(stored, leaves, strict=True))
         numbers = {name.removeprefix("number."): value for name, value in tensors.items()}
-        if not same or header["content"] != digest((stored, numbers)):
+        restored = [_as(a, b) for a, b in zip(stored, leaves, strict=True)]
+        if header["content"] != digest((stored, numbers)) or any(leaf is None for leaf in restored):
             raise _damaged(self.path)
-        return jax.tree.unflatten(structure, [_as(a, b) for a, b in zip(stored, leaves, strict=True)]), numbers
+        return jax.tree.unflatten(structure, restored), numbers
 
     def check(self) -> None:
-        """Refuses a file of another run."""
-        if not self.path.exists():
+        """Refuses a file of another run, and one that is not the same to all processes."""
+        header = {}
+        if self.path.exists():
+            with _opened(self.path) as file:
+                header = file.metadata()
+        if not same_everywhere(header.get("content", "")):
+            raise ValueError(
+                f"{self.path} is not the same file to all processes of the job: name a directory that all of them see."
+            )
+        if not header:
             return
-        with _opened(self.path) as file:
-            before = json.loads(file.metadata()["identity"])
+        before = json.loads(header["identity"])
         changed = [name for name, value in self.identity.items() if before.get(name) != value]
         if changed:
             told = [_told(name, before.get(name), self.identity[name]) for name in changed]
@@ -157,6 +172,10 @@ class Slot:
             return
         state, numbers = self._unwritten
         leaves = [_whole(leaf) for leaf in jax.tree.leaves(state)]
+        if jax.process_index() > 0:
+            self._unwritten = None
+            return
+        self._unwritten = leaves, numbers  # on the host: if this fails, the next time asks no other process
         tensors = {f"state.{i}": leaf for i, leaf in enumerate(leaves)}
         tensors |= {f"number.{name}": value for name, value in numbers.items()}
         header = {"format": FORMAT, "identity": json.dumps(self.identity), "content": digest((leaves, numbers))}
@@ -175,8 +194,11 @@ class Slot:
 
 
 def digest(tree: Any) -> str:
-    """Of the structure and the values of a pytree, the same in every process. A budget of time does not count."""
-    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    """Of the structure and the values of a pytree, the same in every process.
+
+    Neither a budget of time counts, nor over which devices work is split.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(_without_mesh(tree))
     hashed = hashlib.blake2b(_without_addresses(structure), digest_size=16)
     for path, leaf in leaves:
         if getattr(path[-1] if path else None, "name", None) == "max_seconds":
@@ -194,22 +216,39 @@ def _without_addresses(value: Any) -> bytes:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
 
 
+def _without_mesh(tree: Any) -> Any:
+    has_mesh = lambda node: isinstance(getattr(node, "mesh", None), Mesh)
+    alone = lambda node: dataclasses.replace(node, mesh=None) if has_mesh(node) else node
+    return jax.tree.map(alone, tree, is_leaf=has_mesh)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def _whole(leaf: Any) -> np.ndarray:
     """A leaf of a pytree on the host; of a random key its data."""
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.ascontiguousarray(leaf).reshape(np.shape(leaf))
+    host = on_host(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.ascontiguousarray(host).reshape(host.shape)
 
 
-def _like(a: np.ndarray, b: np.ndarray) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape
+def _as(stored: np.ndarray | None, like: Any) -> Any:
+    """What was stored as a leaf of the same kind, where that is; None if it cannot be.
 
-
-def _as(stored: np.ndarray, like: Any) -> Any:
-    """What was stored as a leaf of the same kind."""
-    if isinstance(like, jax.Array) and jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(jnp.asarray(stored), impl=jax.random.key_impl(like))
-    return jnp.asarray(stored)
+    Rows of padding come and go with the number of devices: at the end, and zero.
+    """
+    if _is_key(like):
+        data = _as(stored, jax.random.key_data(like))
+        return None if data is None else jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
+    shape, dtype = np.shape(like), like.dtype if isinstance(like, jax.Array) else np.asarray(like).dtype
+    if stored is None or stored.dtype != dtype or stored.ndim != len(shape) or stored.shape[1:] != shape[1:]:
+        return None
+    if stored.shape != shape:
+        missing = max(0, shape[0] - stored.shape[0])
+        if np.any(stored[shape[0] :]):
+            return None
+        stored = np.pad(stored[: shape[0]], [(0, missing)] + [(0, 0)] * (stored.ndim - 1))
+    return placed_like(stored, like)
 
 
 def _told(name: str, before: str | None, now: str) -> str:

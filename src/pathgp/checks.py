@@ -119,6 +119,22 @@ def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -
     return noise
 
 
+def noise_of_update(
+    present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
+) -> Float[Array, "..."]:
+    """The noise of `rows` new rows: `given` where the present rows have a variance each, else the one of all."""
+    if present.ndim == 0:
+        if given is not None:
+            raise ValueError(
+                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
+                "one for each row to give each its own."
+            )
+        return present
+    if given is None:
+        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
+    return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
+
+
 def at_least(value: float, least: float, name: str) -> None:
     """Refuses a setting below its least sensible value, and NaN."""
     if not value >= least:

@@ -8,36 +8,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pathgp import kernels, likelihood, solvers, storage
+from pathgp import distributed, likelihood, solvers, storage
 from pathgp.checkpoint import Checkpoint
-from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood.base import widening
 from pathgp.likelihood.parameters import parameters
+from pathgp.names import KERNELS, SOLVERS, named
 from pathgp.predictive import Predictive, in_pieces
-from pathgp.scaling import Scaling, identity, standardizing
+from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
+from pathgp.sharding import gathered, of_first
 
-KERNELS = {
-    "rbf": kernels.RBF,
-    "matern12": kernels.Matern12,
-    "matern32": kernels.Matern32,
-    "matern52": kernels.Matern52,
-    "rational_quadratic": kernels.RationalQuadratic,
-}
-SOLVERS = {
-    "auto": solvers.Auto,
-    "cholesky": solvers.Cholesky,
-    "cg": solvers.CG,
-    "sap": solvers.SAP,
-    "sdd": solvers.SDD,
-    "sgd": solvers.SGD,
-    "subset": solvers.SubsetOfData,
-}
 EXACT_ROWS = 1000
 """Up to so many rows, hyperparameters are learned by the exact likelihood."""
 
@@ -70,6 +56,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         and the exact solve of a small problem are not cut short.
     standardize : bool
         Whether inputs and target are brought to mean zero and variance one inside; results are in the units of y.
+    devices : int or None
+        Over how many devices rows are split. None is one, or all in a job of several processes (`distributed`).
     random_state : int, RandomState or None
         The same number gives the same model, samples included.
     verbose : bool or int
@@ -114,6 +102,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tolerance: Any = None,
         max_seconds: Any = None,
         standardize: Any = True,
+        devices: Any = None,
         random_state: Any = None,
         verbose: Any = False,
         checkpoint: Any = None,
@@ -127,6 +116,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.tolerance = tolerance
         self.max_seconds = max_seconds
         self.standardize = standardize
+        self.devices = devices
         self.random_state = random_state
         self.verbose = verbose
         self.checkpoint = checkpoint
@@ -137,14 +127,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         A row of weight 2 counts as two rows with the same values.
         """
         clock = time.perf_counter()
-        solver, checkpoint = self._solver(), self._checkpoint()
+        solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
         self.input_scaling_ = standardizing(X, counts) if self.standardize else identity(X.shape[1])
-        self.target_scaling_ = _target_scaling(Y, counts) if self.standardize else identity(Y.shape[1])
+        self.target_scaling_ = standardizing_targets(Y, counts) if self.standardize else identity(Y.shape[1])
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
-        base, self.trace_ = self._process(inputs, targets, weights, hyper_key)
+        base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
         if hasattr(solver, "max_seconds") and self.max_seconds is not None:
             learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
             left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
@@ -158,6 +148,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 solver=solver,
                 num_samples=self.num_samples,
                 key=solve_key,
+                mesh=mesh,
                 progress=bool(self.verbose),
                 checkpoint=checkpoint,
             ),
@@ -176,10 +167,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, Y, weights = self._data(X, y, sample_weight, first=False)
         noise = self._standard_noise
         if weights is not None and posterior.gp.noise.ndim == 0:
-            rows = posterior.system.noise_diagonal
-            gp = GP(posterior.gp.kernel, rows, posterior.gp.mean)
-            system = dataclasses.replace(posterior.system, noise=rows)
-            posterior = dataclasses.replace(posterior, gp=gp, system=system)
+            posterior = posterior.with_noise_of_rows()
         elif weights is None and posterior.gp.noise.ndim == 1:
             weights = np.ones(len(X))
         # Rows that are added later draw other noise.
@@ -241,7 +229,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
         joint = posterior.joint
         needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
-        values = in_pieces(Function(joint.features, joint.weights[:, needed]), inputs)
+        values = in_pieces(joint[needed], inputs)
         deviations = values[:, T:].reshape(len(inputs), T, n_samples)
         draws = values[:, :T, None] + float(posterior.level) - deviations
         scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]
@@ -253,7 +241,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Writes the fitted model to one safetensors file, see `pathgp.storage`.
 
         A slim file has what prediction needs, a half to a third of the size; it cannot be updated or given more
-        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`.
+        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. All processes of a job
+        save, and the first writes.
         """
         check_is_fitted(self)
         settings = self.get_params(deep=False)
@@ -261,12 +250,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             settings["random_state"] = None
         settings["checkpoint"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        fitted["posterior_"] = self.posterior_.predictor if slim else self.posterior_
+        posterior = self.posterior_.gathered() if isinstance(self.posterior_, Posterior) else self.posterior_
+        fitted["posterior_"] = posterior.predictor if slim else posterior
         names = fitted.pop("feature_names_in_", None)
         columns = None if names is None else [str(name) for name in names]
         about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
         value = {"settings": settings, "fitted": fitted, "columns": columns}
-        storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling,))
+        if jax.process_index() == 0:
+            storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling,))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PathGPRegressor":
@@ -296,6 +287,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The noise variance in standardised units, the same for all targets."""
         return float(np.ravel(self.noise_)[0] / self.target_scaling_.scale[0] ** 2)
 
+    def _mesh(self) -> Mesh | None:
+        return None if self.devices in (None, 1) and jax.process_count() == 1 else distributed.mesh(self.devices)
+
     def _checkpoint(self) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
@@ -308,7 +302,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _solver(self) -> Any:
         solver = self.solver
         if isinstance(solver, str):
-            solver = _named(SOLVERS, solver, "solver")()
+            solver = named(SOLVERS, solver, "solver")()
         if self.tolerance is not None and hasattr(solver, "tolerance"):
             solver = dataclasses.replace(solver, tolerance=self.tolerance)  # pyright: ignore[reportArgumentType]
         return solver
@@ -349,7 +343,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.kernel_ = posterior.gp.kernel
         self.noise_ = float(variances[0]) if self.single_target_ else variances
         self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
-        self.info_ = posterior.info
+        self.info_ = gathered(posterior.info)
 
     def _start(self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any) -> GP:
         """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
@@ -361,11 +355,16 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         kernel = self.kernel
         if isinstance(kernel, str):
             lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
-            kernel = _named(KERNELS, kernel, "kernel")(lengthscale, level)
+            kernel = named(KERNELS, kernel, "kernel")(lengthscale, level)
         return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
 
     def _process(
-        self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any, key: PRNGKeyArray
+        self,
+        X: Float[np.ndarray, "N d"],
+        Y: Float[np.ndarray, "N t"],
+        weights: Any,
+        key: PRNGKeyArray,
+        mesh: Mesh | None,
     ) -> tuple[GP, list[likelihood.Trace]]:
         """The process in standardised units, its noise that of a row of weight one, and how it was found."""
         if self.hyperparameters not in ("learn", "fixed"):
@@ -374,8 +373,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.hyperparameters == "fixed" or len(X) == 1:  # one row says nothing about variation
             return start, []
         seconds = self._seconds() / 2 / Y.shape[1]
-        exact = len(X) <= EXACT_ROWS
-        method = (likelihood.Exact if exact else likelihood.NearestNeighbour)(max_seconds=seconds)
+        nearest = likelihood.NearestNeighbour(max_seconds=seconds, mesh=mesh)
+        method = likelihood.Exact(max_seconds=seconds) if len(X) <= EXACT_ROWS else nearest
         found, traces, checkpoint = [], [], self._checkpoint()
         for i, y in enumerate(Y.T):
             begun = GP(start.kernel, _row_noise(start.noise, weights), start.mean)
@@ -386,20 +385,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
             found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))
             traces.append(trace)
-        return jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found).gp(), traces
-
-
-def _named(known: dict[str, Any], name: str, argument: str) -> Any:
-    if name not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(known)}, or an object, but it is {name!r}.")
-    return known[name]
-
-
-def _target_scaling(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
-    """To mean zero and variance one; what does not vary is measured by its size."""
-    centre, scale = standardizing(Y, weights)
-    constant = np.ptp(Y, axis=0) == 0
-    return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
+        average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
+        return of_first(mesh, average).gp(), traces
 
 
 def _row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 
 class Features(eqx.Module):
@@ -19,6 +19,11 @@ class Features(eqx.Module):
     @abstractmethod
     def inputs(self) -> int | None:
         """The number d of inputs that a point must have; None where any will do."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether their weights are split over devices, and must not be put together with others."""
+        return False
 
     @abstractmethod
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
@@ -82,10 +87,10 @@ class Constant(Features):
         return jnp.ones((X.shape[0], 1), X.dtype)
 
 
-class Stacked(Features):
-    """The features of several maps side by side, so that a sum of functions is a function."""
+class Several(Features):
+    """The features of several maps side by side."""
 
-    parts: tuple[Features, ...]
+    parts: eqx.AbstractVar[tuple[Features, ...]]
 
     @property
     def num(self) -> int:
@@ -100,6 +105,28 @@ class Stacked(Features):
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """The features of each part in turn."""
         return jnp.concatenate([part(X) for part in self.parts], axis=1)
+
+
+class Total(Several):
+    """Several maps with a tuple of weights, one for each, where put together they would leave their devices."""
+
+    parts: tuple[Features, ...]
+
+    @property
+    def apart(self) -> bool:
+        """They are."""
+        return True
+
+    def apply(self, X: Float[Array, "n d"], weights: PyTree[Float[Array, "_ s"]]) -> Float[Array, "n s"]:
+        """Σ φ_p(X) @ weights_p, each part in its own way."""
+        first, *others = (part.apply(X, w) for part, w in zip(self.parts, weights, strict=True))
+        return sum(others, first)
+
+
+class Stacked(Several):
+    """Several maps with one array of weights, so that a sum of functions is a function."""
+
+    parts: tuple[Features, ...]
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
         """Σ φ_p(X) @ weights_p, each part in its own way."""

@@ -1,20 +1,24 @@
 """Functions x ↦ φ(x) @ weights: prior draws, data updates and posterior samples are one class."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from pathgp.features import Features, Stacked
+from pathgp.features import Features, Stacked, Total
 from pathgp.kernels import Kernel
-from pathgp.tiles import TILE, map_rows, pad_rows, product
+from pathgp.tiles import TILE, map_rows, pad_rows, product, split_product
 
 
 class Canonical(Features):
-    """The canonical features k(·, points): one for each point."""
+    """The canonical features k(·, points): one for each point. Each device of a `mesh` takes a share of the points."""
 
     kernel: Kernel
     points: Float[Array, "m d"]
+    mesh: Mesh | None = eqx.field(static=True, default=None)
 
     @property
     def num(self) -> int:
@@ -26,13 +30,20 @@ class Canonical(Features):
         """The number of inputs of a point."""
         return self.points.shape[1]
 
+    @property
+    def apart(self) -> bool:
+        """Where there is a mesh."""
+        return self.mesh is not None
+
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """The matrix k(X, points)."""
         return self.kernel(X, self.points)
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
         """k(X, points) @ weights, in tiles."""
-        return product(self.kernel, X, self.points, weights)
+        if self.mesh is None:
+            return product(self.kernel, X, self.points, weights)
+        return split_product(self.mesh, self.kernel, X, self.points, weights)
 
 
 class Function(eqx.Module):
@@ -51,33 +62,41 @@ class Function(eqx.Module):
     """
 
     features: Features
-    weights: Float[Array, "m *s"]
+    weights: PyTree[Float[Array, "_ *s"]]
+    """One array; or a tuple, for a sum of functions whose weights are split over devices."""
 
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         """The values at the rows of X, (n, s) or (n,)."""
         points, n = padded(X, self.features.inputs)
         return _evaluate(self, points)[:n]
 
-    def __getitem__(self, index: int | slice) -> "Function":
+    def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
         """The sample, or the samples, with this index."""
-        return Function(self.features, self.weights[:, index])
+        return Function(self.features, jax.tree.map(lambda w: w[:, index], self.weights))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of its value at one point: (s,), or () for a single function."""
+        return jax.tree.leaves(self.weights)[0].shape[1:]
 
     def __add__(self, other: "Function") -> "Function":
         """The sum, side by side; a single function adds to every sample of the other."""
-        left, right = self.weights, other.weights
-        if left.ndim != right.ndim:
-            left, right = (w[:, None] if w.ndim == 1 else w for w in (left, right))
-            width = max(left.shape[1], right.shape[1])
-            left, right = (jnp.broadcast_to(w, (w.shape[0], width)) for w in (left, right))
-        return Function(Stacked((self.features, other.features)), jnp.concatenate([left, right]))
+        parts, weights = (self.features, other.features), (self.weights, other.weights)
+        shape = jnp.broadcast_shapes(self.shape, other.shape)
+        if self.shape != other.shape:
+            column = lambda w: w[:, None] if w.ndim == 1 else w
+            weights = jax.tree.map(lambda w: jnp.broadcast_to(column(w), (w.shape[0], *shape)), weights)
+        if self.features.apart or other.features.apart:
+            return Function(Total(parts), weights)
+        return Function(Stacked(parts), jnp.concatenate(weights))
 
     def __mul__(self, factor: Shaped[ArrayLike, ""]) -> "Function":
-        return Function(self.features, self.weights * factor)
+        return Function(self.features, jax.tree.map(lambda w: w * factor, self.weights))
 
     __rmul__ = __mul__
 
     def __neg__(self) -> "Function":
-        return Function(self.features, -self.weights)
+        return Function(self.features, jax.tree.map(jnp.negative, self.weights))
 
     def __sub__(self, other: "Function") -> "Function":
         return self + (-other)
@@ -102,6 +121,6 @@ def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array
 
 @eqx.filter_jit
 def _evaluate(f: Function, X: Float[Array, "n d"]) -> Float[Array, "n *s"]:
-    weights = f.weights if f.weights.ndim == 2 else f.weights[:, None]
+    weights = jax.tree.map(lambda w: w if w.ndim == 2 else w[:, None], f.weights)
     values = map_rows(lambda tile: f.features.apply(tile, weights), X)
-    return values.reshape(X.shape[0], *f.weights.shape[1:])
+    return values.reshape(X.shape[0], *f.shape)

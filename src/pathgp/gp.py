@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
@@ -19,6 +20,7 @@ from pathgp.kernels import Kernel
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
 from pathgp.repeats import Places, put_together
+from pathgp.sharding import everywhere, gathered, placed
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
 from pathgp.system import System, Targets
 
@@ -61,6 +63,8 @@ class Posterior(Predictive):
     local: Local | None = None
     projection: Projection | None = None
     unfinished: Float[Array, "m s"] | None = None
+    observations: Float[Array, "N s"] | None = None
+    """The right-hand sides, whole on every device, where rows are split and a projection looks at them."""
 
     @property
     def info(self) -> Info:
@@ -85,12 +89,44 @@ class Posterior(Predictive):
     @property
     def update_at_points(self) -> Function:
         """k(·, points) W."""
-        return Function(Canonical(self.gp.kernel, self.solution.points), self.solution.weights)
+        return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
 
     @property
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
         """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        if self.observations is not None:
+            return (self.observations,)
         return self.targets.signal, self.targets.noise
+
+    def gathered(self) -> "Posterior":
+        """The same posterior on one device, or on one of each process: it can be saved, and predicts the same."""
+        system, solution = self.system, self.solution
+        if system.mesh is None:
+            return self
+        at_rows = solution.rows is None and self.solver.support(system) is system.X
+        collect = system.collected if at_rows else gathered
+        residual = None if solution.residual is None else system.collected(solution.residual)
+        points, weights = collect(solution.points), collect(solution.weights)
+        info, rows, q = gathered((solution.info, solution.rows, solution.q))
+        return dataclasses.replace(
+            self,
+            gp=gathered(self.gp),
+            system=system.gathered(),
+            targets=self.targets.each(system.collected),
+            prior=gathered(self.prior),
+            solution=Solution(points, weights, residual, info, rows, q),
+            key=gathered(self.key),
+            projection=None if self.projection is None else dataclasses.replace(gathered(self.projection), mesh=None),
+            unfinished=gathered(self.unfinished),
+            observations=None,
+        )
+
+    def with_noise_of_rows(self) -> "Posterior":
+        """The same posterior with a variance of the noise for each row, where it had one for all."""
+        system = self.system
+        noise = system.collected(system.noise_diagonal)
+        split = dataclasses.replace(system, noise=placed(system.mesh, noise, mode="edge"))
+        return dataclasses.replace(self, gp=GP(self.gp.kernel, noise, self.gp.mean), system=split)
 
     def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
@@ -101,15 +137,18 @@ class Posterior(Predictive):
         solution = self.solver.extend(
             self.solution, self.system, targets, key=extend_key, solve_key=self.key, progress=progress
         )
-        unfinished = self.unfinished
+        unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
+        if observations is not None:
+            observations = _beside(observations, self.system.everywhere(targets.total))
         return dataclasses.replace(
             self,
             targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
-            solution=_joined(self.solution, solution),
+            solution=self.solution.beside(solution),
             unfinished=unfinished,
+            observations=observations,
         )
 
     def update(
@@ -132,19 +171,22 @@ class Posterior(Predictive):
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
-        new = System(self.gp.kernel, X, _noise_of_update(self.gp.noise, noise, X.shape[0]))
-        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, self.prior, noise_key))
+        new = System(self.gp.kernel, X, checks.noise_of_update(self.gp.noise, noise, X.shape[0]))
+        old = self.gathered()
+        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, old.prior, noise_key))
         all_noise = new.noise
-        if self.system.noise.ndim or new.noise.ndim:
-            all_noise = jnp.concatenate([self.system.noise_diagonal, new.noise_diagonal])
-        system = System(new.kernel, jnp.concatenate([self.system.X, X]), all_noise, self.system.tile)
+        if old.system.noise.ndim or new.noise.ndim:
+            all_noise = jnp.concatenate([old.system.noise_diagonal, new.noise_diagonal])
+        system = System(new.kernel, jnp.concatenate([old.system.X, X]), all_noise, self.system.tile)
         init = None  # other rows of a larger set give no start
         if self.solution.rows is None:
-            new_weights = self.solver.support(system).shape[0] - self.solution.weights.shape[0]
-            init = jnp.pad(self.solution.weights, ((0, new_weights), (0, 0)))
-        system, all_targets, places = put_together(system, self.targets.above(targets))
+            new_weights = self.solver.support(system).shape[0] - old.solution.weights.shape[0]
+            init = jnp.pad(old.solution.weights, ((0, new_weights), (0, 0)))
+        system, all_targets, places = put_together(system, old.targets.above(targets))
         init = _at_places(init, places, self.solver, system)
         gp = self.gp if self.gp.noise.ndim == 0 else GP(self.gp.kernel, system.noise, self.gp.mean)
+        system, all_targets = split(system, all_targets, self.system.mesh)
+        init = _at_rows(init, self.solver, system)
         local = self.local or self.solver.counts_on(system)
         solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
@@ -162,6 +204,7 @@ def condition(
     num_features: int = 2000,
     keep_bytes: int = 0,
     init: Float[Array, "M s"] | None = None,
+    mesh: Mesh | None = None,
     observe: Every | None = None,
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
@@ -184,7 +227,12 @@ def condition(
     `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
     Those of samples belong to the draws of this key.
 
-    With a `checkpoint` the same call goes on where an iterative solver was stopped, to the same result.
+    With a `mesh` of one axis, for instance `pathgp.distributed.mesh()`, the rows of the data and of all columns are
+    split over its devices, and every product is computed where the rows are. The result is the same, but for rounding.
+    A local projection needs any row, so for it every device has X, y, the samples' targets and the residual whole.
+
+    With a `checkpoint` the same call goes on where an iterative solver was stopped, to the same result; on another
+    mesh too, but for rounding.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
@@ -206,14 +254,17 @@ def condition(
     if places is not None:
         gp = gp if gp.noise.ndim == 0 else GP(gp.kernel, system.noise, gp.mean)
         init = _at_places(init, places, solver, system)
+    system, targets = split(system, targets, mesh)
     system = system.kept(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
-        system.kernel.coordinates(system.X[:1])  # a kernel without coordinates is refused before the long work
+        gp.kernel.coordinates(X[:1])  # a kernel without coordinates is refused before the long work
     local = local or solver.counts_on(system)
-    expected = (solver.support(system).shape[0], targets.signal.shape[1])
+    support = solver.support(system)
+    expected = (system.size if support is system.X else support.shape[0], targets.signal.shape[1])
     if init is not None and init.shape != expected:
         raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
+    init = _at_rows(init, solver, system)
     with slot as saved:
         going_on = {} if saved is None else {"saved": saved}  # a solver that knows of no checkpoints works without
         solution = solver.solve(
@@ -228,7 +279,12 @@ def parts(gp: GP) -> dict[str, Any]:
 
 
 def problem(
-    gp: GP, X: Float[Array, "N d"], y: Float[Array, "N t"], num_samples: int, num_features: int, key: PRNGKeyArray
+    gp: GP,
+    X: Float[Array, "N d"],
+    y: Float[Array, "N t"],
+    num_samples: int,
+    num_features: int,
+    key: PRNGKeyArray,
 ) -> tuple[System, Function, Targets, PRNGKeyArray]:
     """The system, the prior draws, the right-hand sides, and a key for the solver.
 
@@ -239,6 +295,12 @@ def problem(
     prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
     targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
     return system, prior, targets, solve_key
+
+
+def split(system: System, targets: Targets, mesh: Mesh | None) -> tuple[System, Targets]:
+    """The same problem with its rows split over the devices of a mesh."""
+    system = system.split(mesh)
+    return system, targets.each(system.placed)
 
 
 def check_data(
@@ -259,8 +321,12 @@ def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
 
 def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
     """f(X) and ε ~ N(0, Σ), a column for each prior draw f."""
-    noise = jax.random.normal(key, (system.size, prior.weights.shape[1]))
-    return Targets(prior(system.X), jnp.sqrt(system.noise_diagonal)[:, None] * noise, prior)
+    return Targets(system.values(prior), system.noise_draws(key, prior.weights.shape[1]), prior)
+
+
+def _at_rows(init: Float[Array, "M s"] | None, solver: Solver, system: System) -> Float[Array, "P s"] | None:
+    """Weights where the solver wants them: those of rows where the rows are."""
+    return init if init is None or solver.support(system) is not system.X else system.placed(init)
 
 
 def _posterior(
@@ -275,6 +341,7 @@ def _posterior(
 ) -> Posterior:
     """With the local projection of what the solve left undone, if anything."""
     exact = bool(jnp.all(solution.info.relative_residual <= NOTHING_LEFT)) and solution.rows is None
+    split = local is not None and system.mesh is not None
     return Posterior(
         gp=gp,
         system=system,
@@ -286,6 +353,7 @@ def _posterior(
         local=local,
         projection=None if local is None else local.projection(system),
         unfinished=None if local is None or exact else _unfinished(system, targets, solution),
+        observations=system.everywhere(targets.total) if split else None,
     )
 
 
@@ -296,14 +364,14 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     are asked for: the weights of `Projection.rows` follow after the part of the residual that does not need them.
     """
     if solution.residual is not None:
-        return solution.residual
+        return system.everywhere(solution.residual)
     if solution.rows is None:
-        return targets.total - system @ solution.weights
+        return system.everywhere(targets.total - system @ solution.weights)
     points, w = solution.points, solution.weights
     residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
-        return jnp.concatenate([residual, -w])
-    return residual - Function(Canonical(system.kernel, points), w)(system.X)
+        return jnp.concatenate([system.everywhere(residual), -everywhere(system.mesh, w)])
+    return system.everywhere(residual - system.values(Function(Canonical(system.kernel, points), w)))
 
 
 def _at_places(
@@ -318,37 +386,3 @@ def _at_places(
 def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
     """The columns of the right after those of the left."""
     return jnp.concatenate([left, right], axis=1)
-
-
-def _joined(left: Solution, right: Solution) -> Solution:
-    """The columns of two solves of one system, on the same points."""
-    a, b = left.info, right.info
-    info = Info(
-        a.solver,
-        a.steps + b.steps,
-        a.passes + b.passes,
-        a.seconds + b.seconds,
-        a.tolerance,
-        jnp.concatenate([a.relative_residual, b.relative_residual]),
-        jnp.concatenate([a.converged, b.converged]),
-        a.reason,
-    )
-    residual = None
-    if left.residual is not None and right.residual is not None:
-        residual = _beside(left.residual, right.residual)
-    return Solution(left.points, _beside(left.weights, right.weights), residual, info, left.rows, left.q)
-
-
-def _noise_of_update(
-    present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
-) -> Float[Array, "..."]:
-    if present.ndim == 0:
-        if given is not None:
-            raise ValueError(
-                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
-                "one for each row to give each its own."
-            )
-        return present
-    if given is None:
-        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
-    return jnp.broadcast_to(checks.noise_variance(checks.positive(given, "noise"), rows), (rows,))

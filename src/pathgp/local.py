@@ -6,12 +6,14 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from pathgp import checks
 from pathgp.features import Features
 from pathgp.kernels import Kernel
 from pathgp.neighbours import Neighbours, search
+from pathgp.sharding import each_row, everywhere, share
 from pathgp.system import System
 from pathgp.tiles import map_rows
 
@@ -35,6 +37,8 @@ class Projection(Features):
 
     Where `rows` is given, a row of the residual is not looked up in the weights alone, but `rows` is evaluated there
     too: the weights are then those columns above the weights of `rows`.
+
+    The devices of a `mesh` share the points x. Each has all of X and the weights, for a neighbour may be any row.
     """
 
     kernel: Kernel
@@ -44,6 +48,12 @@ class Projection(Features):
     neighbours: int = eqx.field(static=True)
     taper: float = eqx.field(static=True)
     rows: Features | None = None
+    mesh: Mesh | None = eqx.field(static=True, default=None)
+
+    @property
+    def apart(self) -> bool:
+        """Where there is a mesh."""
+        return self.mesh is not None
 
     @property
     def num(self) -> int:
@@ -66,7 +76,11 @@ class Projection(Features):
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
         """a(x)ᵀ r_c at every row x of X."""
-        return map_rows(lambda x: self._sum(*self.coefficients(x), weights), X, QUERIES)
+
+        def at(X: Float[Array, "t d"], of: Projection, weights: Float[Array, "N s"]) -> Float[Array, "t s"]:
+            return map_rows(lambda x: of._sum(*of.coefficients(x), weights), X, QUERIES)
+
+        return share(self.mesh, at, (X,), (self, weights))
 
     def with_reference(
         self,
@@ -80,13 +94,21 @@ class Projection(Features):
         k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is NaN.
         """
 
-        def at(x: Float[Array, "t d"]) -> Float[Array, "t u"]:
-            a, variance, c = self._projected(x)
-            added = [] if weights is None else [self._sum(a, c, weights)]
-            b = functools.reduce(jnp.add, [part[c] for part in observed])
-            return jnp.concatenate([*added, jnp.einsum("nm,nms->ns", a, b), variance[:, None]], axis=1)
+        def at(
+            X: Float[Array, "t d"],
+            of: Projection,
+            weights: Float[Array, "m s"] | None,
+            observed: tuple[Float[Array, "N s"], ...],
+        ) -> Float[Array, "t u"]:
+            def some(x: Float[Array, "q d"]) -> Float[Array, "q u"]:
+                a, variance, c = of._projected(x)
+                added = [] if weights is None else [of._sum(a, c, weights)]
+                b = functools.reduce(jnp.add, [part[c] for part in observed])
+                return jnp.concatenate([*added, jnp.einsum("nm,nms->ns", a, b), variance[:, None]], axis=1)
 
-        values, s = map_rows(at, X, QUERIES), observed[0].shape[1]
+            return map_rows(some, X, QUERIES)
+
+        values, s = share(self.mesh, at, (X,), (self, weights, observed)), observed[0].shape[1]
         return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
 
     def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
@@ -113,7 +135,7 @@ class Projection(Features):
 
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
-        return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
+        return *each_row(self.mesh, self._projected_at)(X, self.X[c], self.noise[c]), c
 
     def _projected_at(
         self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]
@@ -166,6 +188,7 @@ class Local(eqx.Module):
         search: Callable[[Float[Array, "N e"]], Neighbours] = search,
     ) -> Projection:
         """The features of the projection for a system, with a search for neighbours in the kernel's coordinates."""
-        index = search(system.kernel.coordinates(system.X))
+        X, noise = system.everywhere(system.X), system.everywhere(system.noise_diagonal)
+        index = everywhere(system.mesh, search(system.kernel.coordinates(X)))
         neighbours = min(self.neighbours, system.size)
-        return Projection(system.kernel, system.X, system.noise_diagonal, index, neighbours, self.taper)
+        return Projection(system.kernel, X, noise, index, neighbours, self.taper, mesh=system.mesh)

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -68,7 +69,8 @@ class Predictive(eqx.Module):
         """The projection; where the residual is computed as it is asked for, it knows the update."""
         if self.projection is None or self.unfinished is None or self.unfinished.shape[0] == self.projection.num:
             return self.projection
-        return dataclasses.replace(self.projection, rows=self.update_at_points.features)
+        rows = self.update_at_points.features
+        return dataclasses.replace(self.projection, rows=dataclasses.replace(rows, mesh=None))
 
     def columns(self, index: int | slice) -> Function:
         """Some columns of the update: picked before anything is put together, since all of them are large."""
@@ -100,9 +102,10 @@ class Predictive(eqx.Module):
                 f"this posterior has {self.num_targets} targets: the samples of target t are "
                 "`posterior.mean(x)[:, t, None] + posterior.deviations(x)`."
             )
-        deviations, mean = self.deviations, self.columns(0).weights
-        weights = deviations.weights.at[self.draws.features.num :].add(mean[:, None])
-        return Function(deviations.features, weights) + Function(Constant(), self.level[None])
+        self._refuse_no_samples()
+        mean, update = self.columns(0), self.columns(slice(self.num_targets, None))
+        weights = jax.tree.map(lambda m, w: m[:, None] - w, mean.weights, update.weights)
+        return self.draws + Function(update.features, weights) + Function(Constant(), self.level[None])
 
     def sample(self, index: int) -> Function:
         """One posterior sample: `sample(i)(x)` has shape (n,)."""

@@ -45,6 +45,13 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"]) -> Scaling:
     return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))
 
 
+def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
+    """The map to mean zero and variance one; what does not vary is measured by its size."""
+    centre, scale = standardizing(Y, weights)
+    constant = np.ptp(Y, axis=0) == 0
+    return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
+
+
 def chunks(n: int) -> Iterator[slice]:
     """The rows, some at a time."""
     return (slice(start, start + ROWS) for start in range(0, n, ROWS))

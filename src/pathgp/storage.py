@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
 from pathgp import features, functions, gp, kernels, likelihood, solvers, system
@@ -173,6 +174,8 @@ class Encoder:
                 return {"jax": self.tensor(value)}
             case np.ndarray() | np.generic() if value.dtype.kind in "biuf":
                 return {"numpy": self.tensor(value)}
+            case Mesh():
+                raise ValueError(f"{where} says that rows are split over devices: save `posterior.gathered()`.")
             case list():
                 return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
             case dict() if all(isinstance(key, str) for key in value):

@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Shaped
+
+from pathgp.sharding import over_rows, padded_rows
 
 TILE = (512, 8192)
 """Rows and columns of a tile, by measurement (`pathgp bench kernel`)."""
@@ -72,3 +75,31 @@ def tiled_product(
     if Z.shape[0] < columns:  # fewer columns, so more rows in a tile of the same area
         rows = rows * columns // Z.shape[0]
     return map_rows(lambda a: product(matrix, a, Z, V, columns), A, rows)
+
+
+def split_product(
+    mesh: Mesh | None,
+    matrix: Matrix,
+    A: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    V: Float[Array, "m s"],
+    tile: tuple[int, int] = TILE,
+) -> Float[Array, "n s"]:
+    """matrix(A, Z) @ V, where each device takes its rows of Z and V: one reduction of n x s."""
+    multiple = padded_rows(mesh, 1)
+    Z, V = pad_rows(Z, multiple), pad_rows(V, multiple, mode="constant")
+    local = lambda Z, V, matrix, A: tiled_product(matrix, A, Z, V, tile)
+    return over_rows(mesh, local, (Z, V), (matrix, A), total=True)
+
+
+def product_of_rows(
+    mesh: Mesh | None,
+    matrix: Matrix,
+    A: Float[Array, "n d"],
+    Z: Float[Array, "m d"],
+    V: Float[Array, "m s"],
+    tile: tuple[int, int] = TILE,
+) -> Float[Array, "n s"]:
+    """matrix(A, Z) @ V, where each device takes its rows of A: no reduction."""
+    local = lambda A, matrix, Z, V: tiled_product(matrix, A, Z, V, tile)
+    return over_rows(mesh, local, (pad_rows(A, padded_rows(mesh, 1)),), (matrix, Z, V), total=False)[: A.shape[0]]

@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if extra is None:
             raise
         say(f"{error.name} is not installed: pip install 'pathgp[{extra}]'.")
+    except ConnectionError as error:  # JAX would wait at the end for the processes that are gone
+        say(one_line(error))
+        os._exit(2)
     except (ValueError, OSError, ArithmeticError) as error:
         say(one_line(error))
     except (MemoryError, RuntimeError) as error:

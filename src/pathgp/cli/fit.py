@@ -3,6 +3,8 @@
 import argparse
 import pathlib
 import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ def add_to(commands: Any) -> None:
 pathgp fit train.csv --target price --out model.safetensors
 pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
 pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json
+pathgp fit train.csv --target price --devices 4 --out model.safetensors
 pathgp fit train.parquet --target price --out model.safetensors --checkpoint run --resume""",
     )
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
@@ -60,6 +63,11 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
         "--checkpoint-seconds", type=float, default=60.0, metavar="S", help="how often (default: %(default)s)"
     )
     safety.add_argument("--resume", action="store_true", help="go on from what is in DIR, to the same model")
+    job = parser.add_argument_group("several devices and processes (docs/distributed.md)")
+    job.add_argument("--devices", type=int, metavar="N", help="split the rows over so many devices of each process")
+    job.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found, the same for all")
+    job.add_argument("--process-id", type=int, metavar="I", help="which process of the job this is, from 0 on")
+    job.add_argument("--num-processes", type=int, metavar="N", help="how many processes the job has")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
@@ -70,6 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
     from pathgp.checks import at_least
     from pathgp.cli.models import Fitted, save
+    from pathgp.distributed import together
     from pathgp.encoding import learn_encoding
 
     start = time.perf_counter()
@@ -78,35 +87,40 @@ def run(arguments: argparse.Namespace) -> None:
     at_least(a.max_seconds or 0, 0, "--max-seconds")
     if not 0 <= a.seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
-    checkpoint = checkpoint_of(a)
-    say(f"reading {a.file}.")
+    a.speaks = take_part(a)
+    tell = say if a.speaks else lambda _: None
+    checkpoint = checkpoint_of(a, tell)
+    tell(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
     train, test = split(len(y), a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
     early = "ends it early" if checkpoint is None else "stops it, to be resumed"
-    say(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
-    try:
-        fitted = Fitted.fit(X[train], y[train], encoding, a, checkpoint)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if checkpoint is None or not checkpoint.files:
-            raise
-        kept = f"what it has come to is in {a.checkpoint}: the same command with --resume goes on from there."
-        if isinstance(stop, SystemExit):
-            say(f"terminated: {kept}")
-            raise
-        raise Stopped(kept) from None
-    save(fitted, a.out)
-    if checkpoint is not None:
-        checkpoint.clear()
-    result, report = fitted.summary(), {}
-    if len(test):
-        say(f"judging on {len(test):,} held-out rows.")
+    tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
+    with together():
         try:
-            result["held_out"] = scores(y[test], *fitted.predict(X[test]))
-        except KeyboardInterrupt:
-            raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
-        report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
+            fitted = Fitted.fit(X[train], y[train], encoding, a, checkpoint)
+        except (KeyboardInterrupt, SystemExit) as stop:
+            if checkpoint is None or not checkpoint.files:
+                raise
+            kept = f"what it has come to is in {a.checkpoint}: the same command with --resume goes on from there."
+            if isinstance(stop, SystemExit):
+                tell(f"terminated: {kept}")
+                raise
+            raise Stopped(kept) from None
+        save(fitted, a.out)
+        if checkpoint is not None:
+            checkpoint.clear()
+        result, report = fitted.summary(), {}
+        if len(test):
+            tell(f"judging on {len(test):,} held-out rows.")
+            try:
+                result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+            except KeyboardInterrupt:
+                raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
+            report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
+    if not a.speaks:
+        return
     result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)
@@ -117,9 +131,30 @@ def run(arguments: argparse.Namespace) -> None:
         )
 
 
-def checkpoint_of(arguments: argparse.Namespace) -> Any:
+def take_part(options: argparse.Namespace) -> bool:
+    """Makes the devices, joins the job if there is one, and says whether this process speaks and writes for all."""
+    import jax
+
+    from pathgp import distributed
+    from pathgp.checks import at_least
+
+    at_least(1 if options.devices is None else options.devices, 1, "--devices")
+    if options.devices is not None:
+        jax.config.update("jax_num_cpu_devices", options.devices)  # of other devices there are as many as there are
+    given = options.coordinator, options.process_id, options.num_processes
+    if given == (None, None, None) and not distributed.is_job():
+        return True
+    distributed.join(*given)
+    options.devices = None  # all of all processes
+    if jax.process_index() > 0:
+        warnings.simplefilter("ignore")  # the first process gives the same
+    return jax.process_index() == 0
+
+
+def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Any:
     """Where the run keeps what it has come to; what is there already is gone on from, replaced, or refused."""
     from pathgp.checkpoint import Checkpoint
+    from pathgp.distributed import meet
 
     a = arguments
     if a.checkpoint is None:
@@ -128,7 +163,7 @@ def checkpoint_of(arguments: argparse.Namespace) -> Any:
         return None
     checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
     if a.resume:
-        say(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
+        tell(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
     elif checkpoint.files and not a.force:
         raise FileExistsError(
             f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin "
@@ -136,6 +171,7 @@ def checkpoint_of(arguments: argparse.Namespace) -> Any:
         )
     else:
         checkpoint.clear()
+        meet()
     return checkpoint
 
 

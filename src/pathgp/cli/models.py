@@ -41,8 +41,9 @@ class Fitted:
             solver=options.solver,
             num_samples=options.num_samples,
             max_seconds=options.max_seconds,
+            devices=options.devices,
             random_state=options.seed,
-            verbose=sys.stderr.isatty(),
+            verbose=options.speaks and sys.stderr.isatty(),
             checkpoint=checkpoint,
         ).fit(X, y)
         ranges = np.column_stack([X.min(axis=0), X.max(axis=0)]).tolist()

@@ -95,7 +95,7 @@ def fit_hyperparameters(
     *,
     key: PRNGKeyArray,
     method: Method | None = None,
-    prior: Prior = Prior(),  # noqa: B008, a frozen value
+    prior: Prior | None = None,
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> tuple[GP, Trace]:
@@ -117,6 +117,7 @@ def fit_hyperparameters(
     method = method or NearestNeighbour()
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
+    prior = prior or Prior()
     prior.check(gp)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
     slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("learning", asked)

@@ -6,10 +6,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from pathgp.checkpoint import Slot
 from pathgp.likelihood.base import Trace
+from pathgp.sharding import any_process
 
 
 class Record:
@@ -25,8 +27,10 @@ class Record:
         progress: bool,
         saved: Slot | None = None,
         loss_name: str = "−log p(y)/N",
+        mesh: Mesh | None = None,
     ) -> None:
         self.steps, self.max_seconds, self.saved, self.loss_name = steps, max_seconds, saved, loss_name
+        self.mesh = mesh
         self.loss: list[float] = []
         self.gradient: list[float] = []
         self.seconds: list[float] = []
@@ -58,8 +62,8 @@ class Record:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the budget is used up, after one step at least."""
-        return bool(self.loss) and self.left < 0
+        """Whether the budget is used up, in any process, after one step at least."""
+        return bool(self.loss) and self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
 
     def went_before(self, seconds: float) -> None:
         """Counts the time of earlier runs."""

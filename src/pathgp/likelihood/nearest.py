@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
@@ -16,6 +17,7 @@ from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
+from pathgp.sharding import checked, each_row, gathered, share
 from pathgp.tiles import map_rows, pad_rows
 
 PREFIX_ROWS = 16_384
@@ -30,6 +32,9 @@ class NearestNeighbour(Method):
     with a decaying rate descends. Nearest is meant in the coordinates of the kernel, so neighbours are found anew as
     the length scales change: for every batch up to `PREFIX_ROWS` rows; above that every `REFRESH` steps, for a pool of
     `POOL_ROWS` rows drawn then, from which batches are taken.
+
+    With a `mesh` of one axis, its devices share the rows of every batch, and the gradient is reduced once. All of them
+    have all of the data, since a neighbour may be any row.
     """
 
     steps: int = 300
@@ -37,6 +42,7 @@ class NearestNeighbour(Method):
     batch_size: int = 256
     learning_rate: float = 0.1
     max_seconds: float = float("inf")
+    mesh: Mesh | None = eqx.field(static=True, default=None, converter=checked)
 
     def __check_init__(self) -> None:
         for name in ("steps", "neighbours", "batch_size"):
@@ -59,7 +65,7 @@ class NearestNeighbour(Method):
         p = prior.projected(parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         pool, searched = None, p
-        with Record(self.steps, self.max_seconds, progress, saved) as record:
+        with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
             (p, state, searched), first = record.resumed((p, state, searched))
             for step in range(first, self.steps):
                 if record.out_of_time:
@@ -68,13 +74,13 @@ class NearestNeighbour(Method):
                     refreshed = step - step % REFRESH
                     searched = p if step == refreshed else searched
                     pool_key = jax.random.split(jax.random.fold_in(key, refreshed))[1]
-                    pool = draw_pool(searched.gp().kernel, X, self.neighbours, pool_key)
+                    pool = draw_pool(gathered(searched).gp().kernel, X, self.neighbours, pool_key)
                 batch_key = jax.random.split(jax.random.fold_in(key, step))[0]
                 p, state, loss, gradient = _step(self, p, state, X, y, pool, prior, batch_key)
                 record.add(float(loss), float(gradient))
                 record.advance()
                 record.keep((p, state, searched), step + 1)
-        found = p.gp()
+        found = gathered(p).gp()
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)
         if record.loss and record.left_out == len(record.loss):
@@ -125,9 +131,12 @@ def conditional_loss(
     return (jnp.log(2 * jnp.pi * variance) + (y - mean) ** 2 / variance) / 2
 
 
-def batch_loss(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool) -> Float[Array, ""]:
+def batch_loss(
+    p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool, mesh: Mesh | None = None
+) -> Float[Array, ""]:
     """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
-    return jnp.mean(jax.vmap(row_loss, in_axes=(None, None, None, 0))(p.gp(), X, y, batch))
+    losses = lambda batch, gp, X, y: each_row(mesh, lambda row: row_loss(gp, X, y, row))(batch)
+    return jnp.mean(share(mesh, losses, (batch,), (p.gp(), X, y)))
 
 
 def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") -> Float[Array, ""]:
@@ -208,7 +217,9 @@ def _step(
     if pool is None:
         rows = jax.random.randint(key, (min(method.batch_size, X.shape[0]),), 0, X.shape[0])
         points = jax.lax.stop_gradient(p.gp().kernel.coordinates(X))
-        batch = Pool(rows, *nearest_earlier(points, rows, min(method.neighbours, X.shape[0])))
+        num = min(method.neighbours, X.shape[0])
+        earlier = lambda rows, points: nearest_earlier(points, rows, num)
+        batch = Pool(rows, *share(method.mesh, earlier, (rows,), (points,)))
     else:
         some = jax.random.randint(key, (method.batch_size,), 0, pool.rows.shape[0])
         batch = jax.tree.map(lambda leaf: leaf[some], pool)
@@ -216,7 +227,7 @@ def _step(
 
     def objective(q: Parameters) -> Float[Array, ""]:
         q = eqx.combine(q, fixed)
-        return batch_loss(q, X, y, batch) + prior.penalty(q.gp()) / X.shape[0]
+        return batch_loss(q, X, y, batch, method.mesh) + prior.penalty(q.gp()) / X.shape[0]
 
     loss, gradient = jax.value_and_grad(objective)(moving)
     update, state = decaying_adam(method.learning_rate, method.steps).update(gradient, state, moving)

@@ -8,16 +8,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
-from pathgp.gp import GP, problem
+from pathgp.gp import GP, problem, split
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
+from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
 from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError
 from pathgp.tiles import pad_rows
@@ -47,6 +49,9 @@ class Pathwise(Method):
         condition(gp, X, y, key=key, num_samples=probes, init=trace.weights)
 
     asks for the same samples, and goes on from there.
+
+    With a `mesh` of one axis, its devices share the rows of every solve and the tiles of every gradient, for which all
+    of them have X and the solution whole.
     """
 
     steps: int = 30
@@ -57,6 +62,7 @@ class Pathwise(Method):
     num_features: int = 2000
     block_size: int = 1024
     max_seconds: float = float("inf")
+    mesh: Mesh | None = eqx.field(static=True, default=None, converter=checked)
 
     def __check_init__(self) -> None:
         for name in ("steps", "probes", "passes"):
@@ -77,8 +83,9 @@ class Pathwise(Method):
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None
-        nothing = None if saved is None else _Point(p, jnp.zeros((X.shape[0], self.probes + 1), X.dtype), p)
-        with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N") as record:
+        zeros = lambda: placed(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
+        nothing = None if saved is None else _Point(p, zeros(), p)
+        with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N", self.mesh) as record:
             (p, state, before), first = record.resumed((p, state, nothing))
             done = before if first else None
             for step in range(first, self.steps):
@@ -103,8 +110,9 @@ class Pathwise(Method):
                 "the gradient is not finite at the starting values: start from more noise, from the result of "
                 "NearestNeighbour(), or scale X to about one."
             )
-        trace = record.trace()._replace(since_start=True, weights=None if done is None else done.weights)
-        return (start if done is None else done.p).gp(), trace
+        weights = None if done is None else gathered(done.weights)[: X.shape[0]]
+        trace = record.trace()._replace(since_start=True, weights=weights)
+        return gathered(start if done is None else done.p).gp(), trace
 
     def _solve(
         self,
@@ -118,7 +126,7 @@ class Pathwise(Method):
         step: int,
     ) -> "_Point | None":
         """The solution and the gradient at a point; None where they are not finite."""
-        system, _, targets, solve_key = _problem(p, X, y, self.probes, self.num_features, key)
+        system, targets, solve_key = _problem(self, p, X, y, key)
         init = None if before is None else before.weights
         try:
             with warnings.catch_warnings():
@@ -126,7 +134,7 @@ class Pathwise(Method):
                 weights = solver.solve(system, targets, key=jax.random.fold_in(solve_key, step), init=init).weights
         except DivergenceError:
             return None
-        gradient = gradient_per_row(p, X, weights, prior)
+        gradient = gradient_per_row(p, X, weights, prior, self.mesh)
         finite = bool(jnp.all(jnp.isfinite(ravel_pytree(gradient)[0])))
         return _Point(p, weights, gradient) if finite else None
 
@@ -140,12 +148,14 @@ class _Point(eqx.Module):
 
 
 @eqx.filter_jit
-def gradient_per_row(p: Parameters, X: Float[Array, "N d"], weights: Float[Array, "N s"], prior: Prior) -> Parameters:
+def gradient_per_row(
+    p: Parameters, X: Float[Array, "N d"], weights: Float[Array, "P s"], prior: Prior, mesh: Mesh | None = None
+) -> Parameters:
     """The gradient of −log p(y)/N, and of the prior's penalty, from the solution [v, z₁ … z_s].
 
     It is that of Σ_c a_c w_cᵀ H w_c with the columns w_c held fixed, where a = (−½, 1/2s … 1/2s), and −1ᵀv.
     """
-    probes = weights.shape[1] - 1
+    weights, probes = everywhere(mesh, weights)[: X.shape[0]], weights.shape[1] - 1
     a = jnp.concatenate([jnp.array([-0.5]), jnp.full(probes, 0.5 / probes)]).astype(weights.dtype)
     gp, pull_back = jax.vjp(lambda q: q.gp(), p)
     by_row = weights**2 @ a
@@ -153,7 +163,7 @@ def gradient_per_row(p: Parameters, X: Float[Array, "N d"], weights: Float[Array
         lambda g: (g.kernel, g.noise, g.mean),
         gp,
         (
-            quadratic_gradient(gp.kernel, X, weights, a),
+            quadratic_gradient(gp.kernel, X, weights, a, mesh),
             by_row if gp.noise.ndim else jnp.sum(by_row),
             -jnp.sum(weights[:, 0]),
         ),
@@ -163,7 +173,9 @@ def gradient_per_row(p: Parameters, X: Float[Array, "N d"], weights: Float[Array
     return jax.tree.map(lambda g, h: (g + h) / X.shape[0], gradient, penalty)
 
 
-def quadratic_gradient(kernel: Kernel, X: Float[Array, "N d"], W: Float[Array, "N s"], a: Float[Array, "s"]) -> Kernel:
+def quadratic_gradient(
+    kernel: Kernel, X: Float[Array, "N d"], W: Float[Array, "N s"], a: Float[Array, "s"], mesh: Mesh | None = None
+) -> Kernel:
     """∂/∂kernel of Σ_c a_c w_cᵀ k(X, X) w_c = Σᵢⱼ k(xᵢ, xⱼ) (W diag(a) Wᵀ)ᵢⱼ.
 
     Tile by tile, each pair of row tiles once, for the matrix is symmetric. The gradient of a tile is added up at
@@ -173,21 +185,25 @@ def quadratic_gradient(kernel: Kernel, X: Float[Array, "N d"], W: Float[Array, "
     X_tiles = pad_rows(X, rows).reshape(-1, rows, X.shape[1])
     W_tiles = pad_rows(W, rows, mode="constant").reshape(-1, rows, W.shape[1])
     i, j = jnp.triu_indices(X_tiles.shape[0])
+    times = pad_rows(jnp.where(i == j, 1, 2), padded_rows(mesh, 1), mode="constant")
+    i, j = (pad_rows(x, padded_rows(mesh, 1)) for x in (i, j))
 
-    def add_tile(total: Kernel, pair: tuple[Array, Array]) -> tuple[Kernel, None]:
-        i, j = pair
-        G = jnp.where(i == j, 1, 2) * ((W_tiles[i] * a) @ W_tiles[j].T)
-        gradient = jax.grad(lambda k: jnp.sum(k(X_tiles[i], X_tiles[j]) * G))(kernel)
-        return jax.tree.map(jnp.add, total, gradient), None
+    def some(pairs: tuple[Array, Array, Array], kernel: Kernel, X_tiles: Array, W_tiles: Array, a: Array) -> Kernel:
+        def add_tile(total: Kernel, pair: tuple[Array, Array, Array]) -> tuple[Kernel, None]:
+            i, j, times = pair
+            G = times * ((W_tiles[i] * a) @ W_tiles[j].T)
+            gradient = jax.grad(lambda k: jnp.sum(k(X_tiles[i], X_tiles[j]) * G))(kernel)
+            return jax.tree.map(jnp.add, total, gradient), None
 
-    return jax.lax.scan(add_tile, jax.tree.map(jnp.zeros_like, kernel), (i, j))[0]
+        return jax.lax.scan(add_tile, jax.tree.map(jnp.zeros_like, kernel), pairs)[0]
+
+    return over_rows(mesh, some, ((i, j, times),), (kernel, X_tiles, W_tiles, a), total=True)
 
 
 @eqx.filter_jit
-def _problem(
-    p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], probes: int, features: int, key: PRNGKeyArray
-) -> Any:
-    return problem(p.gp(), X, y[:, None], probes, features, key)
+def _problem(method: Pathwise, p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> Any:
+    system, _, targets, solve_key = problem(p.gp(), X, y[:, None], method.probes, method.num_features, key)
+    return *split(system, targets, method.mesh), solve_key
 
 
 @eqx.filter_jit

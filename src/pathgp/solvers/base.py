@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from pathgp import checks
 from pathgp.checkpoint import Slot
 from pathgp.local import Local
+from pathgp.sharding import any_process
 from pathgp.solvers.variational import Variational
 from pathgp.system import System, Targets
 
@@ -57,6 +58,25 @@ class Solution(eqx.Module):
     info: Info
     rows: Int[Array, "M"] | None = None
     q: Variational | None = None
+
+    def beside(self, right: "Solution") -> "Solution":
+        """The columns of `right`, a solve of the same system on the same points, after these."""
+        a, b = self.info, right.info
+        info = Info(
+            a.solver,
+            a.steps + b.steps,
+            a.passes + b.passes,
+            a.seconds + b.seconds,
+            a.tolerance,
+            jnp.concatenate([a.relative_residual, b.relative_residual]),
+            jnp.concatenate([a.converged, b.converged]),
+            a.reason,
+        )
+        residual = None
+        if self.residual is not None and right.residual is not None:
+            residual = jnp.concatenate([self.residual, right.residual], axis=1)
+        weights = jnp.concatenate([self.weights, right.weights], axis=1)
+        return Solution(self.points, weights, residual, info, self.rows, self.q)
 
 
 class Snapshot(eqx.Module):
@@ -216,7 +236,7 @@ class Iterative(Solver):
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
             bar.update(done)
-        while done < last and (done == 0 or seconds <= self.max_seconds) and not bool(jnp.all(converged)):
+        while done < last and not bool(jnp.all(converged)) and (done == 0 or self._in_time(system, seconds)):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
@@ -250,6 +270,9 @@ class Iterative(Solver):
         warn_unless_converged(info)
         return Solution(points, weights, residual, info)
 
+    def _in_time(self, system: System, seconds: float) -> bool:
+        return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
+
     def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
         if not bool(jnp.all(jnp.isfinite(relative))):
             raise DivergenceError(
@@ -282,14 +305,14 @@ def progress_bar(name: str, total: int) -> Any:
 
 @eqx.filter_jit
 def _prepare(solver: Iterative, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-    return solver.prepare(system, targets, key)
+    return system.constrained(solver.prepare(system, targets, key))
 
 
 @eqx.filter_jit
 def _start(
     solver: Iterative, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Array | None
 ) -> Any:
-    return solver.start(plan, system, targets, key, init)
+    return system.constrained(solver.start(plan, system, targets, key, init))
 
 
 @eqx.filter_jit
@@ -320,4 +343,4 @@ def _advance(
         is_columns = jnp.issubdtype(new_leaf.dtype, jnp.floating)
         return jnp.where(frozen, old_leaf, new_leaf) if is_columns else new_leaf
 
-    return jax.tree.map(keep, state, new)
+    return system.constrained(jax.tree.map(keep, state, new))

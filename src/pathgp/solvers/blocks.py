@@ -2,7 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
+
+from pathgp.sharding import everywhere, over_rows
 
 LEAF = 256
 MOST = 10
@@ -57,3 +60,16 @@ def top_eigenvalue(K: Float[Array, "b b"], iterations: int = 10) -> Float[Array,
 
     v = jax.lax.fori_loop(0, iterations, power, jnp.full(K.shape[0], K.shape[0] ** -0.5, K.dtype))
     return jnp.linalg.norm(K @ v)
+
+
+def tall_svd(mesh: Mesh | None, A: Float[Array, "N k"]) -> tuple[Float[Array, "N k"], Float[Array, "k"]]:
+    """Q and S with A = Q S Vᵀ, for many rows and few columns.
+
+    Each of several devices factorises its own rows, A_p = Q_p R_p, and all do the small R_p (Demmel et al., 2012).
+    """
+    if mesh is None:
+        Q, S, _ = jnp.linalg.svd(A, full_matrices=False)
+        return Q, S
+    Q, R = over_rows(mesh, jnp.linalg.qr, (A,), (), total=False)
+    U, S, _ = jnp.linalg.svd(everywhere(mesh, R), full_matrices=False)
+    return over_rows(mesh, jnp.matmul, (Q, U), (), total=False), S

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.kernels import Kernel
+from pathgp.sharding import over_rows, take
 from pathgp.solvers.base import Iterative
+from pathgp.solvers.blocks import tall_svd
 from pathgp.system import System, Targets
 
 
@@ -55,10 +56,10 @@ class CG(Iterative):
         """The preconditioner."""
         if self.rank == 0:
             return None
-        L = pivoted_cholesky(system.kernel, system.X, min(self.rank, system.size))
+        L = pivoted_cholesky(system, min(self.rank, system.size))
         resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # below that noise, P⁻¹ would be rounding error
         noise = jnp.maximum(system.noise_diagonal, resolved)[:, None]
-        Q, S, _ = jnp.linalg.svd(L / jnp.sqrt(noise), full_matrices=False)
+        Q, S = tall_svd(system.mesh, L / jnp.sqrt(noise))
         return _Preconditioner(Q, 1 / (1 + S**2), noise)
 
     def start(
@@ -99,16 +100,20 @@ def _ratio(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
-def pivoted_cholesky(kernel: Kernel, X: Float[Array, "N d"], rank: int) -> Float[Array, "N k"]:
-    """L with LLᵀ ≈ k(X, X), its pivots chosen greedily by the largest remaining variance."""
+def pivoted_cholesky(system: System, rank: int) -> Float[Array, "N k"]:
+    """L with LLᵀ ≈ K, its pivots chosen greedily by the largest remaining variance."""
+    mesh, X = system.mesh, system.X
+    kernel_column = lambda X, kernel, x: kernel(X, x)[:, 0]
 
     def add_column(i: Int[Array, ""], state: tuple[Array, Array]) -> tuple[Array, Array]:
         L, variance = state
         pivot = jnp.argmax(variance)
-        column = kernel(X, X[pivot][None])[:, 0] - L @ L[pivot]
+        column = over_rows(mesh, kernel_column, (X,), (system.kernel, system.inputs(pivot[None])), total=False)
+        column = system.without_padding(column) - L @ take(mesh, L, pivot[None])[0]
         scale = jnp.sqrt(jnp.maximum(variance[pivot], jnp.finfo(X.dtype).tiny))
         column = jnp.where(variance[pivot] > 1e-6 * jnp.max(initial), column / scale, 0)
         return L.at[:, i].set(column), jnp.maximum(variance - column**2, 0).at[pivot].set(0)
 
-    initial = kernel.diag(X)
-    return jax.lax.fori_loop(0, rank, add_column, (jnp.zeros((X.shape[0], rank), X.dtype), initial))[0]
+    initial = system.without_padding(system.kernel.diag(X))
+    start = jnp.zeros((X.shape[0], rank), X.dtype), initial
+    return jax.lax.fori_loop(0, rank, add_column, system.constrained(start))[0]

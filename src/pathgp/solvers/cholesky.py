@@ -39,6 +39,11 @@ class Cholesky(Solver):
     ) -> Solution:
         """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
+        split, system, targets = (
+            system,
+            system.gathered(),
+            targets.each(system.collected),
+        )  # on the host of each process
         H = np.empty((system.size, system.size))
         for i, rows in _row_tiles(system):
             H[i : i + len(rows)] = rows
@@ -46,13 +51,13 @@ class Cholesky(Solver):
         B = np.asarray(targets.total, dtype=np.float64)
         W = substitute(H, B)
         fitted = np.concatenate([rows @ W for _, rows in _row_tiles(system)])
-        weights = jnp.asarray(W, dtype=targets.signal.dtype)
+        weights, residual = (split.placed(jnp.asarray(x, dtype=targets.signal.dtype)) for x in (W, B - fitted))
         relative = jnp.asarray(np.linalg.norm(B - fitted, axis=0) / np.asarray(targets.norms), dtype=weights.dtype)
         seconds = time.perf_counter() - clock
         if observe is not None:
             observe.call(Snapshot(1, 1.0, seconds, weights))
         info = Info("Cholesky", 1, 1.0, seconds, 1e-6, relative, relative <= 1e-6)
-        return Solution(system.X, weights, jnp.asarray(B - fitted, dtype=weights.dtype), info)
+        return Solution(split.X, weights, residual, info)
 
 
 def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:

@@ -13,15 +13,17 @@ from scipy import linalg
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.kernels import Kernel
 from pathgp.local import Local
+from pathgp.sharding import over_rows
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
 from pathgp.system import System, Targets, wide
-from pathgp.tiles import pad_rows, tiled_product
+from pathgp.tiles import pad_rows
 
 
 def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array, "N s"]) -> Float[Array, "M s"]:
     """K_zX Σ⁻¹ B, one tiled pass."""
-    return tiled_product(system.kernel, points, system.X, B / system.noise_diagonal[:, None], system.tile)
+    return system.onto(points, B / system.noise_diagonal[:, None])
 
 
 def gram_product(
@@ -35,22 +37,28 @@ def gram_product(
     It is a quarter of a tile that is used once, so that it is in the cache still the second time. There are so many
     tiles that a sum of one after another would round too much: it is a sum of sums.
     """
-    rows = max(1, min(system.size, system.tile[0] * system.tile[1] // (4 * points.shape[0])))
-    together = max(1, math.isqrt(-(-system.size // rows)))
-    tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
-    zero = jnp.zeros_like(V.T)
 
-    def add_tile(total: Float[Array, "s M"], tile: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
-        X_tile, precision_tile, *B_tile = tile
-        K = system.kernel(X_tile, points)
-        fitted = K @ V - B_tile[0] if B_tile else K @ V
-        return total + (precision_tile * fitted).T @ K, None
+    def local(
+        X: Array, precision: Array, B: Array | None, kernel: Kernel, points: Array, V: Array
+    ) -> Float[Array, "M s"]:
+        rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // (4 * points.shape[0])))
+        together = max(1, math.isqrt(-(-X.shape[0] // rows)))
+        tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
+        zero = jnp.zeros_like(V.T)
 
-    def add_tiles(total: Float[Array, "s M"], some: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
-        return total + jax.lax.scan(add_tile, zero, some)[0], None
+        def add_tile(total: Float[Array, "s M"], tile: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            X_tile, precision_tile, *B_tile = tile
+            K = kernel(X_tile, points)
+            fitted = K @ V - B_tile[0] if B_tile else K @ V
+            return total + (precision_tile * fitted).T @ K, None
 
-    at_rows = system.X, 1 / system.noise_diagonal[:, None], *([] if B is None else [B])
-    return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
+        def add_tiles(total: Float[Array, "s M"], some: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            return total + jax.lax.scan(add_tile, zero, some)[0], None
+
+        at_rows = X, precision[:, None], *([] if B is None else [B])
+        return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
+
+    return over_rows(system.mesh, local, (system.X, system.precision, B), (system.kernel, points, V), total=True)
 
 
 class Inducing(Solver):
@@ -86,6 +94,7 @@ class NormalEquations(NamedTuple):
     def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
         """One pass over the data in tiles; `jitter` is a share of the mean of K_zz's diagonal."""
         M = z.shape[0]
+        B, system = system.collected(B), system.gathered()  # on the host of each process
         K_zz = wide(system.kernel, z, z)
         L = linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.sharding import everywhere
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.inducing import Inducing, gram_product, right_hand_side
 from pathgp.solvers.packed import Packed
 from pathgp.system import System, Targets
-from pathgp.tiles import tiled_product
+from pathgp.tiles import split_product
 
 REFRESH = 10
 """Steps after which the residual is computed anew."""
@@ -57,7 +58,8 @@ class InducingCG(Inducing, Iterative):
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """The preconditioner, the right-hand side, and what is added to the diagonal of K_zz."""
         right, ridge, ratio = _sums(self, system, targets)
-        precondition = Packed.of(system.kernel, self.points, float(ratio), float(ridge))
+        packed = Packed.of(system.kernel, self.points, float(ratio), float(ridge))
+        precondition = everywhere(system.mesh, packed)
         return _Plan(precondition, right, _norms(precondition, right), ridge)
 
     def prepared(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
@@ -72,17 +74,17 @@ class InducingCG(Inducing, Iterative):
     def resolved(self, system: System) -> Float[Array, ""]:
         """What is added to the diagonal of K_zz, where its precision ends: the weights would be all rounding else."""
         ones = jnp.ones((self.points.shape[0], 1), self.points.dtype)
-        row_sums = tiled_product(system.kernel, self.points, self.points, ones, system.tile)
+        row_sums = split_product(system.mesh, system.kernel, self.points, self.points, ones, system.tile)
         return 4 * jnp.finfo(row_sums.dtype).eps * jnp.max(row_sums)
 
     def product(self, plan: _Plan, system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """(K_zz + K_zX Σ⁻¹ K_Xz) V."""
-        own = tiled_product(system.kernel, self.points, self.points, V, system.tile)
+        own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
         return own + plan.ridge * V + gram_product(self.points, system, V)
 
     def left(self, plan: _Plan, system: System, targets: Targets, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """K_zX Σ⁻¹ (B − K_Xz V) − K_zz V: the residual, from the weights alone."""
-        own = tiled_product(system.kernel, self.points, self.points, V, system.tile)
+        own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
         return -gram_product(self.points, system, V, targets.total) - own - plan.ridge * V
 
     def start(
@@ -129,7 +131,7 @@ def _sums(
     solver: InducingCG, system: System, targets: Targets
 ) -> tuple[Float[Array, "M s"], Float[Array, ""], Float[Array, ""]]:
     """The right-hand side, what is added to the diagonal of K_zz, and tr(Σ⁻¹)/M."""
-    ratio = jnp.sum(1 / system.noise_diagonal) / solver.points.shape[0]
+    ratio = jnp.sum(system.precision) / solver.points.shape[0]
     return right_hand_side(solver.points, system, targets.total), solver.resolved(system), ratio
 
 

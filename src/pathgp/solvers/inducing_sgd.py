@@ -11,7 +11,7 @@ from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing import Inducing, right_hand_side
 from pathgp.solvers.sgd import SGD
 from pathgp.system import System, Targets
-from pathgp.tiles import tiled_product
+from pathgp.tiles import product_of_rows, split_product
 
 
 class _Constants(eqx.Module):
@@ -73,10 +73,10 @@ class InducingSGD(Inducing, Iterative):
         key: PRNGKeyArray,
     ) -> Float[Array, "M s"]:
         """The stochastic gradient g."""
-        X_B, z = system.X[batch], self.points
-        misfit = tiled_product(system.kernel, X_B, z, v, system.tile) - targets.signal[batch]
+        X_B, z = system.inputs(batch), self.points
+        misfit = split_product(system.mesh, system.kernel, X_B, z, v, system.tile) - targets.signal[batch]
         weighted = system.mean_noise / system.noise_diagonal[batch, None] * misfit
-        data = tiled_product(system.kernel, z, X_B, weighted, system.tile) / batch.shape[0]
+        data = product_of_rows(system.mesh, system.kernel, z, X_B, weighted, system.tile) / batch.shape[0]
         phi = system.kernel.features(key, self.descent.num_features, z.shape[1])(z)
         regulariser = phi @ (phi.T @ v) - plan.noise_term
         return data + system.mean_noise * regulariser / system.size
@@ -100,8 +100,8 @@ class InducingSGD(Inducing, Iterative):
     ) -> tuple[Float[Array, "s"], None]:
         """‖K_zX Σ⁻¹(b − K_Xz v) − K_zz v‖ relative to v = 0, on some of the points."""
         z, noise = self.points[plan.probe], plan.noise_term[plan.probe]
-        fitted = tiled_product(system.kernel, system.X, self.points, state.average, system.tile)
-        own = tiled_product(system.kernel, z, self.points, state.average, system.tile)
+        fitted = system.of(self.points, state.average)
+        own = split_product(system.mesh, system.kernel, z, self.points, state.average, system.tile)
         residual = right_hand_side(z, system, targets.signal - fitted) + noise - own
         norms = jnp.linalg.norm(right_hand_side(z, system, targets.signal) + noise, axis=0)
         return jnp.linalg.norm(residual, axis=0) / jnp.where(norms > 0, norms, 1), None

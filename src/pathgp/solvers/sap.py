@@ -5,21 +5,23 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods
+from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
-from pathgp.tiles import tiled_product
+from pathgp.tiles import product_of_rows
 
 PROBES = 256
 
 
 class _Plan(eqx.Module):
-    """The rows in the order of a partition: block after block, the last rows padding."""
+    """The rows in the order of a partition, block after block, the last of them padding; so they are split too."""
 
     X: Float[Array, "P d"]
     noise: Float[Array, "P"]
@@ -28,6 +30,8 @@ class _Plan(eqx.Module):
     padded: Int[Array, "P"]
     inverse_factors: Float[Array, "k b b"] | None
     probes: "_Probes | None"
+    rows: int = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
 
 
 class _Probes(eqx.Module):
@@ -115,10 +119,12 @@ class SAP(Iterative):
         """The partition and the factors of its blocks."""
         number, size = self.blocks(system)
         order = self.partition(system, key)
-        padded = jnp.pad(order, (0, number * size - system.size), mode="edge")
-        valid = jnp.arange(number * size) < system.size
+        rows = padded_rows(system.mesh, number * size)
+        padded = jnp.pad(order, (0, rows - system.size), mode="edge")
+        valid = jnp.arange(rows) < system.size
         probes = None if self.local is None else _probes(self.local, system, order)
-        plan = _Plan(system.X[padded], system.noise_diagonal[padded], valid, order, padded, None, probes)
+        X, noise = constrained(system.mesh, (system.X[padded], system.noise_diagonal[padded]), rows)
+        plan = _Plan(X, noise, valid, order, padded, None, probes, system.X.shape[0], system.mesh)
         if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
             return plan
         factors = jax.lax.map(lambda i: self._inverse_factor(plan, system, i * size, size), jnp.arange(number))
@@ -128,7 +134,7 @@ class SAP(Iterative):
         """The rows in the order of the blocks."""
         if self.local is None:
             return jax.random.permutation(key, system.size)
-        return in_neighbourhoods(system.kernel.coordinates(system.X))
+        return in_neighbourhoods(system.kernel.coordinates(system.everywhere(system.X)))
 
     def _inverse_factor(self, plan: _Plan, system: System, start: Int[Array, ""], size: int) -> Float[Array, "b b"]:
         """L⁻¹ with LLᵀ = H_BB: two products with it are faster than triangular solves.
@@ -136,7 +142,8 @@ class SAP(Iterative):
         Where the noise is below what the precision resolves, the diagonal is raised to that: the projection is then
         damped, not exact, and later passes finish what it leaves.
         """
-        X, noise, valid = (jax.lax.dynamic_slice_in_dim(x, start, size) for x in (plan.X, plan.noise, plan.valid))
+        X, noise = slice_rows(system.mesh, (plan.X, plan.noise), start, size)
+        valid = jax.lax.dynamic_slice_in_dim(plan.valid, start, size)
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
         return damped_inverse_factor(K, jnp.where(valid, noise, 1))
 
@@ -152,7 +159,7 @@ class SAP(Iterative):
         padding = ((0, plan.X.shape[0] - system.size), (0, 0))
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
-        w, r = (jnp.pad(x[plan.order], padding) for x in (w, r))
+        w, r = constrained(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
         number, _ = self.blocks(system)
         first, change = _Iterate(w, r), jnp.full(w.shape[1], jnp.inf, w.dtype)
         unfitted = _unfitted(plan, first)
@@ -168,16 +175,15 @@ class SAP(Iterative):
         )
         start = sequence[state.steps % number] * size
         if not self.accelerated:
-            iterate = momentum = _moved(
-                state.iterate, *self._project(plan, system, state.iterate.r, start, size), start
-            )
+            d, Hd = self._project(plan, system, state.iterate.r, start, size)
+            iterate = momentum = _moved(plan, state.iterate, d, Hd, start)
         else:
             gamma = jnp.maximum(1, (state.steps + 2) / (2 * number))
             alpha = 1 / (gamma * number)
             z = _between(state.iterate, state.momentum, alpha)
             d, Hd = self._project(plan, system, z.r, start, size)
-            iterate = _moved(z, d, Hd, start)
-            momentum = _moved(state.momentum, gamma * d, gamma * Hd, start)
+            iterate = _moved(plan, z, d, Hd, start)
+            momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start)
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.steps + self.averaging + 1)
         average = _between(state.average, iterate, rate)
         steps = state.steps + 1
@@ -186,7 +192,8 @@ class SAP(Iterative):
             lambda: _change(_unfitted(plan, average), state.unfitted),
             lambda: (state.unfitted, state.change),
         )
-        return _State(iterate, momentum, average, unfitted, change, sequence, steps, key)
+        state = _State(iterate, momentum, average, unfitted, change, sequence, steps, key)
+        return constrained(system.mesh, state, plan.X.shape[0])
 
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
@@ -196,16 +203,14 @@ class SAP(Iterative):
             factor = self._inverse_factor(plan, system, start, size)
         else:
             factor = plan.inverse_factors[start // size]
-        d = factor.T @ (factor @ jax.lax.dynamic_slice_in_dim(r, start, size))
-        X_B = jax.lax.dynamic_slice_in_dim(plan.X, start, size)
+        X_B, noise_B, r_B = slice_rows(system.mesh, (plan.X, plan.noise, r), start, size)
+        d = factor.T @ (factor @ r_B)
         if system.K is None:
-            Hd = tiled_product(system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
+            Hd = product_of_rows(system.mesh, system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
         else:
             rows = jax.lax.dynamic_slice_in_dim(plan.padded, start, size)
             Hd = system.columns(rows, d)[plan.padded] * plan.valid[:, None]
-        noise = jax.lax.dynamic_slice_in_dim(plan.noise, start, size)[:, None]
-        Hd_B = jax.lax.dynamic_slice_in_dim(Hd, start, size) + noise * d
-        return d, jax.lax.dynamic_update_slice_in_dim(Hd, Hd_B, start, 0)
+        return d, add_rows(system.mesh, Hd, noise_B[:, None] * d, start)
 
     def weights(self, plan: _Plan, state: _State) -> Float[Array, "N s"]:
         """The averaged iterate, in the order of the rows."""
@@ -255,7 +260,8 @@ def _change(new: Float[Array, "p s"], old: Float[Array, "p s"]) -> tuple[Float[A
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
     size = plan.order.shape[0]
-    return jnp.zeros((size, x.shape[1]), x.dtype).at[plan.order].set(x[:size])
+    ordered = jnp.zeros((plan.rows, x.shape[1]), x.dtype).at[plan.order].set(x[:size])
+    return constrained(plan.mesh, ordered, plan.rows)
 
 
 def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, "k"]]:
@@ -268,7 +274,8 @@ def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, ""]) -> _Ite
     return jax.tree.map(lambda x, y: x + weight * (y - x), a, b)
 
 
-def _moved(z: _Iterate, d: Float[Array, "b s"], Hd: Float[Array, "P s"], start: Int[Array, ""]) -> _Iterate:
+def _moved(
+    plan: _Plan, z: _Iterate, d: Float[Array, "b s"], Hd: Float[Array, "P s"], start: Int[Array, ""]
+) -> _Iterate:
     """w_B + d, and the residual that goes with it."""
-    block = jax.lax.dynamic_slice_in_dim(z.w, start, d.shape[0]) + d
-    return _Iterate(jax.lax.dynamic_update_slice_in_dim(z.w, block, start, 0), z.r - Hd)
+    return _Iterate(add_rows(plan.mesh, z.w, d, start), z.r - Hd)

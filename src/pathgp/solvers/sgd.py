@@ -77,7 +77,7 @@ class SGD(Iterative):
         scale = system.mean_noise
         precision = 1 / system.noise_diagonal[:, None]
         delta = precision * targets.noise if self.low_variance else jnp.zeros_like(alpha)
-        phi = system.kernel.features(key, self.num_features, system.X.shape[1])(system.X)
+        phi = system.without_padding(system.kernel.features(key, self.num_features, system.X.shape[1])(system.X))
         regulariser = phi @ (phi.T @ (scale * (alpha - delta)))
         return self.data_gradient(system, targets, alpha, batch) + regulariser / system.size
 
@@ -86,7 +86,7 @@ class SGD(Iterative):
     ) -> Float[Array, "N s"]:
         """The part of g that the data give: (1/D) K_{XB} σ²Σ_B⁻¹ (K_{BX} α − t_B)."""
         t = targets.signal if self.low_variance else targets.total
-        misfit = system.rows(batch, alpha) - t[batch]
+        misfit = system.misfit_rows(batch, t, alpha)
         weighted = system.mean_noise / system.noise_diagonal[batch, None] * misfit
         return system.columns(batch, weighted) / batch.shape[0]
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pathgp import checks
 from pathgp.checkpoint import Slot
 from pathgp.local import Local
+from pathgp.sharding import gathered, take
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.inducing import Inducing
@@ -55,12 +56,12 @@ class SubsetOfData(Solver):
         """The solution on the subset, all of the data if they are no more than `rows`; `init` changes nothing."""
         subset_key, solve_key = jax.random.split(key)
         rows = jnp.sort(jax.random.permutation(subset_key, system.size)[: self.rows])
-        noise = system.noise if system.noise.ndim == 0 else system.noise[rows]
-        part = System(system.kernel, system.X[rows], noise, system.tile)
-        solution = self.solver.solve(
-            part, targets.rows(rows), key=solve_key, observe=observe, progress=progress, saved=saved
-        )
+        some = lambda x: gathered(take(system.mesh, x, rows))
+        noise = system.noise if system.noise.ndim == 0 else some(system.noise)
+        part = System(system.kernel, some(system.X), noise, system.tile).split(system.mesh)
+        b = targets.each(lambda columns: part.placed(some(columns)))
+        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress, saved=saved)
         inner = solution.info
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)
-        return Solution(part.X, solution.weights, None, info, rows)
+        return Solution(part.gathered().X, part.collected(solution.weights), None, info, rows)

@@ -13,6 +13,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.kernels import Kernel
+from pathgp.sharding import share
 from pathgp.solvers.base import (
     DivergenceError,
     Every,
@@ -26,7 +28,6 @@ from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing import Inducing, right_hand_side
 from pathgp.solvers.variational import MOST_JITTER, Variational, least_jitter, whitening
 from pathgp.system import System, Targets
-from pathgp.tiles import tiled_product
 
 CHECKS = 100
 """Points of the curve of the ELBO."""
@@ -233,11 +234,16 @@ def elbo(
     batch: Int[Array, "b"],
 ) -> Float[Array, ""]:
     """The estimate of the ELBO from the rows of a batch."""
-    m, C, X, noise = parameters.mean, parameters.factor, system.X[batch], system.noise_diagonal[batch]
-    A = L_inverse @ system.kernel(points, X)
-    unexplained = jnp.maximum(system.kernel.diag(X) - jnp.sum(A**2, axis=0), 0)
-    misfit = (y[batch] - m @ A) ** 2 + unexplained + jnp.sum((C.T @ A) ** 2, axis=0)
-    fit = -(jnp.log(2 * jnp.pi * noise) + misfit / noise) / 2
+    m, C = parameters.mean, parameters.factor
+
+    def fits(X: Array, y: Array, noise: Array, kernel: Kernel, L_inverse: Array, z: Array, m: Array, C: Array) -> Array:
+        A = L_inverse @ kernel(z, X)
+        unexplained = jnp.maximum(kernel.diag(X) - jnp.sum(A**2, axis=0), 0)
+        misfit = (y - m @ A) ** 2 + unexplained + jnp.sum((C.T @ A) ** 2, axis=0)
+        return -(jnp.log(2 * jnp.pi * noise) + misfit / noise) / 2
+
+    rows = system.inputs(batch), y[batch], system.noise_diagonal[batch]
+    fit = share(system.mesh, fits, rows, (system.kernel, L_inverse, points, m, C))
     divergence = (jnp.sum(C**2) + m @ m - m.shape[0]) / 2 - jnp.trace(parameters.lower)
     return system.size * jnp.mean(fit) - divergence
 
@@ -285,7 +291,7 @@ def _columns(
     """The weights of the mean and the samples, and how far each is from the optimum: one pass over the data."""
     L_inverse = whitening(system.kernel, z, q.jitter)
     U = jnp.concatenate([q.mean[:, None], q.factor @ xi], axis=1)
-    fitted = tiled_product(system.kernel, system.X, z, L_inverse.T @ U, system.tile)
+    fitted = system.of(z, L_inverse.T @ U)
     both = right_hand_side(z, system, jnp.concatenate([y[:, None], fitted], axis=1))
     both = L_inverse @ both
     right, HU = both[:, :1], both[:, 1:] + U

@@ -116,6 +116,8 @@ def maxima(
     search: Search,
 ) -> Found:
     """All that `maximise` chooses from: where each ascent ended, and then where it began."""
+    if functions.features.apart:
+        raise ValueError("functions are split over devices: take those of `posterior.gathered()`.")
     box = check_bounds(bounds, functions.features.inputs)
     data = None if X is None or y is None else check_data(X, y)
     if (X is None) != (y is None):

@@ -1,0 +1,279 @@
+"""Run by test_sharding.py in processes of its own: one small problem, solved on a given layout of devices.
+
+    layouts.py SOLVERS DEVICES                                            one process with several devices
+    layouts.py SOLVERS PROCESS_ID NUM_PROCESSES COORDINATOR [LOST DOING]  one process of several, with one device
+
+SOLVERS are names with semicolons between, or none for what is quick. Prints JSON: weights, predictions, and what
+compiled programs communicate. At the end of a job the process LOST vanishes, whatever the other is DOING.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pathgp import GP, Checkpoint, Local, condition, distributed, storage
+from pathgp.gp import problem, split
+from pathgp.kernels import Matern32
+from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
+from pathgp.solvers import (
+    CG,
+    SAP,
+    SDD,
+    SGD,
+    SGPR,
+    SVGP,
+    Cholesky,
+    Every,
+    InducingCG,
+    InducingCholesky,
+    InducingSGD,
+    SubsetOfData,
+)
+from pathgp.system import System, Targets
+
+N, D, S, BATCH = 503, 3, 5, 64
+rng = np.random.default_rng(0)
+X, V = rng.uniform(-2, 2, (N, D)), rng.normal(size=(N, S))
+NOISE = np.linspace(0.05, 0.2, N)
+y = np.sin(X.sum(axis=1)) + np.sqrt(NOISE) * rng.normal(size=N)
+x = rng.uniform(-2, 2, (7, D))
+ROWS = np.array([3, 500, 77, 126, 125, 251])
+LOCAL = Local(neighbours=16)
+HEARTBEAT = 10
+
+SOLVERS = {  # made when they are asked for: a process joins a job before it computes anything
+    "SDD": lambda: SDD(steps=60, batch_size=BATCH),
+    "SGD": lambda: SGD(steps=30, batch_size=BATCH),
+    "SAP": lambda: SAP(passes=2, block_size=BATCH),
+    "SAP, plain": lambda: SAP(passes=2, block_size=BATCH, accelerated=False, factor_bytes=0),
+    "SAP, local": lambda: SAP(passes=2, block_size=BATCH, local=LOCAL),
+    "CG": lambda: CG(steps=6, rank=20),
+    "InducingCG": lambda: InducingCG(X[:51], steps=12, tolerance=0.0),  # with the residual computed anew once
+    "InducingSGD": lambda: InducingSGD(X[:51], steps=20, descent=SGD(batch_size=BATCH)),
+    "SVGP": lambda: SVGP(X[:51], steps=20, batch_size=BATCH),
+    "Cholesky": lambda: Cholesky(),
+    "InducingCholesky": lambda: InducingCholesky(X[:51]),
+    "SGPR": lambda: SGPR(X[:51]),
+    "SubsetOfData": lambda: SubsetOfData(rows=101),
+    "SubsetOfData, SAP": lambda: SubsetOfData(rows=101, solver=SAP(passes=2, block_size=BATCH)),
+}
+
+
+def key():
+    return jax.random.key(0)
+
+
+def posterior(mesh, solver="SAP", local=None, num_samples=S - 1):
+    options = {"local": local, "num_samples": num_samples, "num_features": 100, "key": key(), "mesh": mesh}
+    return condition(GP(Matern32(0.7), NOISE), X, y, solver=SOLVERS[solver](), **options)
+
+
+def predictions(p):
+    """The mean at the points x, its variance, then each sample."""
+    mean, variance = (np.asarray(part)[:, None] for part in p.predict(x))
+    return np.concatenate([mean, variance, np.asarray(p.samples(x))], axis=1).tolist()
+
+
+def posteriors(mesh):
+    """What is predicted where a projection finishes a solve on all rows, or on some; and with more samples and data."""
+    local, subset = posterior(mesh, "SAP, local"), posterior(mesh, "SubsetOfData, SAP", LOCAL)
+    first = condition(GP(Matern32(0.7), 0.1), X[:400], y[:400], solver=Cholesky(), num_samples=2, key=key(), mesh=mesh)
+    grown = first.with_samples(2, key=key()).update(X[400:], y[400:], key=key())
+    slope = jax.grad(lambda point: local.samples(point[None])[0, 1])(jnp.asarray(x[0], float))
+    values = {"local": local, "subset": subset, "grown": grown}
+    return {"slope": np.asarray(slope).tolist(), **{name: predictions(p) for name, p in values.items()}}
+
+
+def system_and_targets(mesh):
+    system = System(Matern32(0.7), jnp.asarray(X, float), jnp.asarray(NOISE, float), (32, 64)).split(mesh)
+    return system, Targets(jnp.asarray(V, float), jnp.asarray(2 * V, float)).each(system.placed)
+
+
+def products(mesh):
+    """Each product of the system, and the derivative of vᵀHv by the length scale."""
+    system, targets = system_and_targets(mesh)
+
+    @jax.jit
+    def compute(system, targets):
+        W, B = targets.signal, jnp.asarray(ROWS)
+        quadratic = lambda kernel: jnp.sum(W[:, 0] * (dataclasses.replace(system, kernel=kernel) @ W)[:, 0])
+        return {
+            "whole": system @ W,
+            "rows": system.rows(B, W),
+            "columns": system.columns(B, W[: len(ROWS)]),
+            "block": system.block(B),
+            "residual": system.residual_rows(B, targets, W),
+            "misfit": system.misfit_rows(B, 2 * W, W),
+            "mean noise": system.mean_noise,
+            "derivative": jax.grad(quadratic)(system.kernel).lengthscale,
+        }
+
+    values = compute(system, targets)
+    whole = {name: system.collected(values[name]) for name in ("whole", "columns")}
+    return {name: np.asarray(value).tolist() for name, value in {**values, **whole}.items()}
+
+
+def learned(mesh):
+    """Hyperparameters, losses and gradients, of `Pathwise` with the weights at the end."""
+    return {
+        "Pathwise": learned_by(Pathwise(steps=2, probes=4, passes=2, num_features=100, block_size=BATCH, mesh=mesh)),
+        "NearestNeighbour": learned_by(NearestNeighbour(steps=3, neighbours=8, batch_size=BATCH - 1, mesh=mesh)),
+    }
+
+
+def learned_by(method):
+    gp, trace = fit_hyperparameters(GP(Matern32([0.7] * D), 0.1), X, y, key=key(), method=method)
+    found = [*gp.kernel.lengthscale.tolist(), float(gp.kernel.variance), float(gp.noise), float(gp.mean)]
+    weights = [] if trace.weights is None else np.asarray(trace.weights)[:, :2].ravel().tolist()
+    return [*found, *trace.loss, *trace.gradient, *weights]
+
+
+STOP = 5
+
+
+def resumed(mesh, others, folder, name="SAP"):
+    """The weights of a solve on a mesh, with rows that repeat others and a start; of one that is stopped and goes on.
+
+    That is on the same mesh, then on each of the others. Also the steps at which they go on.
+    """
+    rows = np.r_[:N, :51, 7]
+    init = np.linspace(-1, 1, len(rows) * S).reshape(-1, S)
+    given = {"solver": SOLVERS[name](), "num_samples": S - 1, "num_features": 100, "key": key()}
+    seen = []
+
+    def look(snapshot):
+        seen.append(snapshot.step)
+        if len(seen) == STOP:
+            raise KeyboardInterrupt
+
+    def solve(mesh, **settings):
+        p = condition(
+            GP(Matern32(0.7), NOISE[rows]),
+            X[rows],
+            y[rows],
+            init=jnp.asarray(init, float),
+            mesh=mesh,
+            **given,
+            **settings,
+        )
+        return np.asarray(p.gathered().solution.weights).tolist()
+
+    results = {"alone": solve(None), "undisturbed": solve(mesh), "resumed": [], "from": []}
+    stopped = Checkpoint(folder / "stopped", every_seconds=0)
+    with contextlib.suppress(KeyboardInterrupt):
+        solve(mesh, checkpoint=stopped, observe=Every(1, look))
+    for i, other in enumerate([mesh, *others]):
+        if jax.process_index() == 0:
+            shutil.copytree(stopped.directory, folder / str(i))
+        distributed.meet()
+        solved = solve(other, checkpoint=Checkpoint(folder / str(i)), observe=Every(1, look))
+        results["resumed"].append(solved)
+        results["from"].append(seen[STOP])
+        del seen[STOP:]
+    return results
+
+
+COLLECTIVE = r"= (\S.*?) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)(?:-start)?\("
+
+
+def communication(f, *arguments):
+    """The shapes of what devices tell each other in a compiled program."""
+    text = jax.jit(f).lower(*arguments).compile().as_text()
+    found = []
+    for shapes, kind in re.findall(COLLECTIVE, text):
+        for shape in re.findall(r"\w+\[([\d,]*)\]", shapes):
+            found.append([kind, *map(int, filter(None, shape.split(",")))])
+    return sorted(found)
+
+
+def steps(mesh, names):
+    """What one step of each solver and a whole product communicate."""
+    found = {}
+    for name in names:
+        system, targets = system_and_targets(mesh)
+        solver = SOLVERS[name]()
+        plan = jax.jit(solver.prepare)(system, targets, key())
+        state = system.constrained(jax.jit(solver.start)(plan, system, targets, key(), None))
+        step = lambda *arguments, solver=solver: arguments[1].constrained(solver.step(*arguments))
+        found[name] = communication(step, plan, system, targets, state)
+    found["product"] = communication(lambda system, W: system @ W, system, targets.signal)
+    return found
+
+
+def weights(name, mesh):
+    options = (X, y[:, None], S - 1, 100, key())
+    system, _, targets, solve_key = problem(GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:])
+    system, targets = split(dataclasses.replace(system, tile=(32, 64)), targets, mesh)
+    solution = SOLVERS[name]().solve(system, targets, key=solve_key)
+    found = solution.weights if solution.weights.shape[0] < N else system.collected(solution.weights)
+    return np.asarray(found).tolist()
+
+
+def one_process(names, devices):
+    mesh = distributed.mesh(devices)
+    both = lambda f: [f(None), f(mesh)]
+    results = {"products": products(mesh), "steps": steps(mesh, ["SAP", "SDD", "SGD"] if names else ["SAP"])}
+    results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names}
+    if names:
+        results |= {"learned": both(learned), "posteriors": both(posteriors)}
+    alone, split = posterior(None), posterior(mesh)
+    results["predictions"] = [predictions(alone), predictions(split)]
+    kept = (split.system.X, split.targets.signal, split.solution.weights, split.solution.residual)
+    results["shards"] = [[shard.data.shape for shard in array.addressable_shards] for array in kept]
+    update = split.update_at_points
+    results["communication"] = communication(lambda f, x: f(x), update, jnp.asarray(x, float))
+    with tempfile.TemporaryDirectory() as folder:
+        storage.save(pathlib.Path(folder) / "model", split.gathered())
+        loaded = storage.load(pathlib.Path(folder) / "model")
+        two, four = distributed.mesh(2), mesh
+        of_each = {name: pathlib.Path(folder) / name for name in ("SAP", *(["SDD", "SGD", "CG"] if names else []))}
+        results["resumed"] = {name: resumed(two, [four, None], path, name) for name, path in of_each.items()}
+    results["loaded"] = [list(loaded.solution.weights.shape), np.asarray(loaded.mean(x)).tolist()]
+    return results
+
+
+def one_of_several(names, process_id, num_processes, coordinator):
+    distributed.join(coordinator, process_id, num_processes, timeout=400, heartbeat=HEARTBEAT)
+    mesh = distributed.mesh()
+    results = {"devices": mesh.size, "local": jax.local_device_count()}
+    results["solvers"] = {name: weights(name, mesh) for name in names}
+    if names:
+        results |= {"learned": learned(mesh), "posteriors": posteriors(mesh)}
+        results["resumed"] = resumed(mesh, [], pathlib.Path(os.environ["SHARED_FOLDER"]))
+    p = posterior(mesh)
+    results["predictions"] = predictions(p)
+    results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
+    results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()
+    print(json.dumps(results), flush=True)
+    lose(p, process_id, *sys.argv[5:])
+
+
+def lose(p, process_id, lost="1", doing="communicates"):
+    """One process vanishes, while the other waits for it or does something else."""
+    if process_id == int(lost):
+        os.kill(os.getpid(), signal.SIGKILL)
+    with distributed.together():
+        while True:
+            time.sleep(0.1) if doing == "rests" else float(jnp.sum(p.system @ p.solution.weights))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", ".*did not reach the tolerance")
+    solvers = list(filter(None, sys.argv[1].split(";")))
+    if len(sys.argv) == 3:
+        print(json.dumps(one_process(solvers, int(sys.argv[2]))))
+    else:
+        one_of_several(solvers, int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
