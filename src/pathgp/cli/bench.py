@@ -18,11 +18,12 @@ from pathgp.files import write_atomically
 
 
 def add_to(commands: Any) -> None:
-    """Adds `bench` and its two benchmarks to the command line."""
+    """Adds `bench` and its benchmarks to the command line."""
     benchmarks = commands.add_parser("bench", help="measure speed, memory and accuracy beside peers").add_subparsers(
         required=True, metavar="BENCHMARK"
     )
     kernel = benchmarks.add_parser("kernel", help="the tiled kernel product beside one naive expression")
+    kernel.add_argument("--inputs", type=int, default=product.INPUTS, help="of a point (default: %(default)s)")
     kernel.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
     kernel.set_defaults(run=bench_kernel)
     solve = benchmarks.add_parser("solve", help="mean and 64 samples by each solver and peer")
@@ -54,9 +55,10 @@ def add_to(commands: Any) -> None:
 
 def bench_kernel(arguments: argparse.Namespace) -> None:
     """Times the product and prints the table."""
-    rows = product.run()
+    at_least(arguments.inputs, 1, "--inputs")
+    rows = product.run(inputs=arguments.inputs)
     print(product.table(rows))
-    store(arguments.out, {"benchmark": "kernel", "rows": [row._asdict() for row in rows]})
+    store(arguments.out, {"benchmark": "kernel", "inputs": arguments.inputs, "rows": [row._asdict() for row in rows]})
 
 
 def bench_solve(arguments: argparse.Namespace) -> None:

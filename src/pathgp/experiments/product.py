@@ -1,8 +1,8 @@
 """The tiled kernel product beside the same as one naive jitted expression, in one run: `pathgp bench kernel`.
 
-512 x 16384 entries, 18 inputs, Matérn-3/2. They take turns of several runs each, and a ratio is that of the medians.
-The tiled product is compiled as the solvers compile it, with wide vectors; the naive one both with `jax.jit` as it is
-and with wide vectors too. KeOps joins in where it is installed.
+512 x 16384 entries, 18 inputs unless told otherwise, Matérn-3/2. They take turns of several runs each, and a ratio is
+that of the medians. The tiled product is compiled as the solvers compile it, with wide vectors; the naive one both with
+`jax.jit` as it is and with wide vectors too. KeOps joins in where it is installed.
 """
 
 import time
@@ -44,9 +44,9 @@ def naive(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]
     return ((1 + r) * jnp.exp(-r)) @ V
 
 
-def run(columns: tuple[int, ...] = (1, 64), rounds: int = ROUNDS) -> list[Row]:
+def run(columns: tuple[int, ...] = (1, 64), rounds: int = ROUNDS, inputs: int = INPUTS) -> list[Row]:
     """Times all three for each number of columns."""
-    A, X = jax.random.normal(jax.random.key(0), (ROWS, INPUTS)), jax.random.normal(jax.random.key(1), (POINTS, INPUTS))
+    A, X = jax.random.normal(jax.random.key(0), (ROWS, inputs)), jax.random.normal(jax.random.key(1), (POINTS, inputs))
     tiled = jax.jit(partial(tiled_product, Matern32()), compiler_options=WIDE)
     contestants = (jax.jit(naive), jax.jit(naive, compiler_options=WIDE), tiled)
     rows = []
