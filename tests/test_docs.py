@@ -163,7 +163,7 @@ def test_the_commands_of_the_tutorial_run(tmp_path):
     commands = re.findall(r"^pathgp ([^#\n]+)", text, flags=re.MULTILINE)
     assert len(commands) == 4
     table = "\n".join([examples("tutorials/tabular.md")[0], examples("tutorials/tabular.md")[-1]])
-    words = [[sys.executable, "-c", table], *([sys.executable, "-m", "pathgp.cli", *shlex.split(c)] for c in commands)]
+    words = [[sys.executable, "-c", table], *([sys.executable, "-m", "pathgp", *shlex.split(c)] for c in commands)]
     for command in words:
         run = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
         assert run.returncode == 0, (command, run.stderr)

@@ -26,7 +26,7 @@ def test_example(example, tmp_path):
 def test_commands_run_one_after_the_other(tmp_path):
     assert len(PATHGP) == 4
     for command in PATHGP:
-        words = [sys.executable, "-m", "pathgp.cli", *command.split()]
+        words = [sys.executable, "-m", "pathgp", *command.split()]
         run = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path)
         assert run.returncode == 0, (command, run.stderr)
     for made in ("first-run/predictions.csv", "model.safetensors", "predictions.csv", "relevance.png"):

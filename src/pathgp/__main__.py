@@ -1,4 +1,4 @@
-"""`python -m pathgp.cli`."""
+"""`python -m pathgp`."""
 
 import sys
 

@@ -91,7 +91,7 @@ def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "pathgp.cli",
+        "pathgp",
         "fit",
         str(train),
         "--target",
