@@ -1,5 +1,6 @@
 import json
 import re
+from importlib.metadata import version
 
 import jax.numpy as jnp
 import numpy as np
@@ -142,6 +143,17 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
     assert base.run(cubes, "machine", tmp_path)[0].settings["scale"] == "machine"  # beside, not instead
     assert base.load(cubes, "smoke", tmp_path)[0].result == {"square": 1}
     assert report.scale_of(cubes, tmp_path) == "machine"
+
+
+def test_cells_of_another_version_are_computed_again(tmp_path, monkeypatch):
+    squares = Squares(numbers=(1, 2))
+    base.run(squares, "smoke", tmp_path)
+    monkeypatch.setattr(base, "version", lambda name: "9.9")
+    record, _ = base.load(squares, "smoke", tmp_path)
+    assert record.result is None
+    assert record.not_run == f"it was run by pathgp {version('pathgp')}, not by this version"
+    assert base.run(squares, "smoke", tmp_path)[0].version == "9.9"
+    assert squares.calls == [1, 2, 1, 2]
 
 
 def test_no_cell_is_begun_when_the_time_is_used_up(tmp_path):

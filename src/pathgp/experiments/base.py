@@ -1,7 +1,7 @@
 """What an experiment is: independent cells, each stored when it is done, then a figure, tables and verdicts.
 
-A run writes OUT/NAME/SCALE/cells/CELL.json, one file a cell with its settings in it, so that it goes on where it was
-stopped and computes again what was asked for differently.
+A run writes OUT/NAME/SCALE/cells/CELL.json, one file a cell with its settings and the version in it, so that it goes
+on where it was stopped and computes again what was asked for differently or by another version.
 """
 
 import io
@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import date
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pathgp.experiments.machine import machine
@@ -49,6 +50,8 @@ class Record(NamedTuple):
     seconds: float = 0.0
     where: str = ""
     """The machine and the date."""
+    version: str = ""
+    """Of pathgp."""
 
 
 class Table(NamedTuple):
@@ -150,17 +153,22 @@ def _compute(experiment: Experiment, cell: Cell) -> Record:
         result, reason = None, str(error)
     computer = machine()
     where = f"{computer['processor']}, {computer['cores']} cores, {date.today().isoformat()}"
-    return Record(cell.name, cell.settings, result, reason, time.perf_counter() - start, where)
+    return Record(cell.name, cell.settings, result, reason, time.perf_counter() - start, where, version("pathgp"))
 
 
 def _stored(folder: pathlib.Path, cell: Cell) -> Record:
-    """The stored record, if its settings are those of the cell; a reason why it was not run does not last."""
+    """The stored record, if it has the settings of the cell and is of this version.
+
+    A reason why it was not run does not last.
+    """
     file = folder / f"{cell.name}.json"
     if not file.is_file():
         return Record(cell.name, cell.settings, None, "not reached yet")
     stored = json.loads(file.read_text())
     if stored["settings"] != json.loads(json.dumps(cell.settings)):
         return Record(cell.name, cell.settings, None, "the settings have changed since it was run")
+    if stored["version"] != version("pathgp"):
+        return Record(cell.name, cell.settings, None, f"it was run by pathgp {stored['version']}, not by this version")
     return Record(**{field: stored[field] for field in Record._fields if field in stored})
 
 
