@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathgp import GP, Checkpoint, Local, condition, distributed, storage
-from pathgp.gp import problem, split
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
+from pathgp.problem import problem, split
 from pathgp.solvers import (
     CG,
     SAP,

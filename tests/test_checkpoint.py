@@ -308,6 +308,34 @@ def test_a_disk_that_is_full_gives_a_sentence_and_keeps_the_last_good_one(kept):
     assert_same_bits(numbers(solve(checkpoint=kept)), numbers(undisturbed))
 
 
+@pytest.mark.parametrize("kind", ["samples", "update"])
+def test_more_samples_and_more_data_go_on_from_a_checkpoint(kind, kept, monkeypatch):
+    posterior = solve()
+    given = {
+        "samples": lambda seed=1, **settings: posterior.with_samples(2, key=jax.random.key(seed), **settings),
+        "update": lambda seed=1, **settings: posterior.update(
+            X[:50] + 0.01, y[:50], key=jax.random.key(seed), **settings
+        ),
+    }[kind]
+    undisturbed, keep, times = given(), checkpoint.Slot.keep, []
+
+    def keep_then_stop(slot, state, **values):
+        keep(slot, state, **values)
+        times.append(values["steps"])
+        if len(times) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Slot, "keep", keep_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        given(checkpoint=kept)
+    assert files(kept.directory) == [f"{kind}.checkpoint"]
+    resumed = given(checkpoint=kept)
+    assert times[5] == times[4] + 1  # it did not begin anew
+    assert_same_bits(numbers(resumed), numbers(undisturbed))
+    with pytest.raises(ValueError, match=f"{kind}.checkpoint is of another run: since then the key changed"):
+        given(seed=2, checkpoint=kept)
+
+
 @pytest.mark.slow
 def test_the_estimator_goes_on_through_learning_and_solve(kept, monkeypatch, tmp_path):
     given = {"solver": SOLVERS["SAP"], "num_samples": 3, "random_state": 0}

@@ -8,13 +8,14 @@ if TYPE_CHECKING:
     from pathgp.checkpoint import Checkpoint
     from pathgp.estimator import PathGPRegressor
     from pathgp.functions import Function
-    from pathgp.gp import GP, Posterior, condition
+    from pathgp.gp import Posterior, condition
     from pathgp.local import Local
+    from pathgp.problem import GP
 
 __all__ = ["GP", "Checkpoint", "Function", "Local", "PathGPRegressor", "Posterior", "condition", "kernels", "solvers"]
 
 _HOMES = {
-    "GP": "gp",
+    "GP": "problem",
     "Checkpoint": "checkpoint",
     "Function": "functions",
     "Local": "local",

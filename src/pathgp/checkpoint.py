@@ -12,7 +12,8 @@ import pathlib
 import re
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
@@ -191,6 +192,13 @@ class Slot:
                 stacklevel=3,
             )
         self._written_at = time.monotonic()
+
+
+def slot_of(
+    checkpoint: Checkpoint | None, kind: str, identity: Callable[[], Mapping[str, Any]]
+) -> AbstractContextManager[Slot | None]:
+    """The file for a run of a kind, where there is a checkpoint: only then is it asked what the run is."""
+    return nullcontext() if checkpoint is None else checkpoint.slot(kind, identity())
 
 
 def digest(tree: Any) -> str:

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pathgp.functions import Function
-from pathgp.gp import GP
 from pathgp.kernels import Matern32
+from pathgp.problem import GP
 
 PAPER = {
     "pol": (15_000, 26),

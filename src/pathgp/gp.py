@@ -1,11 +1,8 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
-import contextlib
 import dataclasses
-from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -13,15 +10,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.checkpoint import Checkpoint
-from pathgp.features import Features
+from pathgp.checkpoint import Checkpoint, slot_of
 from pathgp.functions import Canonical, Function
-from pathgp.kernels import Kernel
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
+from pathgp.problem import GP, draw, mean_targets, parts, problem, sample_targets, split
 from pathgp.repeats import Places, put_together
 from pathgp.sharding import everywhere, gathered, placed
 from pathgp.solvers import Auto, Every, Info, Solution, Solver
+from pathgp.solvers.base import going_on
 from pathgp.system import System, Targets
 
 MORE_SAMPLES, MORE_DATA = 1, 2
@@ -32,17 +29,6 @@ NOTHING_LEFT = 1e-6
 
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
-
-
-class GP(eqx.Module):
-    """A Gaussian process prior and the noise of its observations, y = f(x) + ε.
-
-    `noise` is the variance of ε: one number, or one for each row of the data. `mean` is a constant.
-    """
-
-    kernel: Kernel
-    noise: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="noise"))
-    mean: Float[Array, ""] = eqx.field(converter=checks.floats, default=0.0)
 
 
 class Posterior(Predictive):
@@ -92,6 +78,12 @@ class Posterior(Predictive):
         return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
 
     @property
+    def _solved(self) -> tuple[Any, ...]:
+        """What was solved and how, as far as more of it depends on it."""
+        old = self.gathered()
+        return old.gp, old.system, old.targets, old.solution.weights, old.solver, old.key
+
+    @property
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
         """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
         if self.observations is not None:
@@ -128,15 +120,25 @@ class Posterior(Predictive):
         split = dataclasses.replace(system, noise=placed(system.mesh, noise, mode="edge"))
         return dataclasses.replace(self, gp=GP(self.gp.kernel, noise, self.gp.mean), system=split)
 
-    def with_samples(self, num: int, *, key: PRNGKeyArray, progress: bool = False) -> "Posterior":
+    def with_samples(
+        self, num: int, *, key: PRNGKeyArray, progress: bool = False, checkpoint: Checkpoint | None = None
+    ) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
+        slot = slot_of(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
-        prior = _draw(self.prior.features, num, draw_key)
-        targets = _sample_targets(self.system, prior, noise_key)
-        solution = self.solver.extend(
-            self.solution, self.system, targets, key=extend_key, solve_key=self.key, progress=progress
-        )
+        prior = draw(self.prior.features, num, draw_key)
+        targets = sample_targets(self.system, prior, noise_key)
+        with slot as saved:
+            solution = self.solver.extend(
+                self.solution,
+                self.system,
+                targets,
+                key=extend_key,
+                solve_key=self.key,
+                progress=progress,
+                **going_on(saved),
+            )
         unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
@@ -159,10 +161,12 @@ class Posterior(Predictive):
         key: PRNGKeyArray,
         noise: Shaped[ArrayLike, "..."] | None = None,
         progress: bool = False,
+        checkpoint: Checkpoint | None = None,
     ) -> "Posterior":
         """The posterior given more data, solved again from the present weights, in tiles.
 
-        Where the present noise is one variance for each row, `noise` gives those of the new rows.
+        Where the present noise is one variance for each row, `noise` gives those of the new rows. A `checkpoint` is
+        like that of `condition`, beside which it may be kept.
         """
         X = checks.inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
@@ -170,10 +174,12 @@ class Posterior(Predictive):
         y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
+        data = {"X_new": X, "y_new": y, "noise": noise, "the key": key}
+        slot = slot_of(checkpoint, "update", lambda: {"the posterior": self._solved, **data})
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
         new = System(self.gp.kernel, X, checks.noise_of_update(self.gp.noise, noise, X.shape[0]))
         old = self.gathered()
-        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, old.prior, noise_key))
+        targets = mean_targets(y, self.gp).beside(sample_targets(new, old.prior, noise_key))
         all_noise = new.noise
         if old.system.noise.ndim or new.noise.ndim:
             all_noise = jnp.concatenate([old.system.noise_diagonal, new.noise_diagonal])
@@ -188,7 +194,10 @@ class Posterior(Predictive):
         system, all_targets = split(system, all_targets, self.system.mesh)
         init = _at_rows(init, self.solver, system)
         local = self.local or self.solver.counts_on(system)
-        solution = self.solver.solve(system, all_targets, key=solve_key, init=init, progress=progress)
+        with slot as saved:
+            solution = self.solver.solve(
+                system, all_targets, key=solve_key, init=init, progress=progress, **going_on(saved)
+            )
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
 
 
@@ -248,7 +257,7 @@ def condition(
     checks.at_least(num_samples, 0, "num_samples")
     sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
     asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
-    slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("solve", asked)
+    slot = slot_of(checkpoint, "solve", lambda: asked)
     system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
     system, targets, places = put_together(system, targets)
     if places is not None:
@@ -266,62 +275,10 @@ def condition(
         raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
     init = _at_rows(init, solver, system)
     with slot as saved:
-        going_on = {} if saved is None else {"saved": saved}  # a solver that knows of no checkpoints works without
         solution = solver.solve(
-            system, targets, key=solve_key, init=init, observe=observe, progress=progress, **going_on
+            system, targets, key=solve_key, init=init, observe=observe, progress=progress, **going_on(saved)
         )
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
-
-
-def parts(gp: GP) -> dict[str, Any]:
-    """What a process is, by name."""
-    return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}
-
-
-def problem(
-    gp: GP,
-    X: Float[Array, "N d"],
-    y: Float[Array, "N t"],
-    num_samples: int,
-    num_features: int,
-    key: PRNGKeyArray,
-) -> tuple[System, Function, Targets, PRNGKeyArray]:
-    """The system, the prior draws, the right-hand sides, and a key for the solver.
-
-    With one key the draws of another process are the same standard ones, stretched by its hyperparameters.
-    """
-    feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
-    system = System(gp.kernel, X, gp.noise)
-    prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-    targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
-    return system, prior, targets, solve_key
-
-
-def split(system: System, targets: Targets, mesh: Mesh | None) -> tuple[System, Targets]:
-    """The same problem with its rows split over the devices of a mesh."""
-    system = system.split(mesh)
-    return system, targets.each(system.placed)
-
-
-def check_data(
-    X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."]
-) -> tuple[Float[Array, "N d"], Float[Array, "N"]]:
-    """The data as arrays, refused with a sentence if they are not fit to learn from."""
-    X = checks.inputs(X)
-    return X, checks.outputs(y, X.shape[0])
-
-
-def _draw(features: Features, num: int, key: PRNGKeyArray) -> Function:
-    return Function(features, jax.random.normal(key, (features.num, num)))
-
-
-def _mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
-    return Targets(y - gp.mean, jnp.zeros_like(y))
-
-
-def _sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
-    """f(X) and ε ~ N(0, Σ), a column for each prior draw f."""
-    return Targets(system.values(prior), system.noise_draws(key, prior.weights.shape[1]), prior)
 
 
 def _at_rows(init: Float[Array, "M s"] | None, solver: Solver, system: System) -> Float[Array, "P s"] | None:

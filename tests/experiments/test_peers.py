@@ -5,8 +5,8 @@ import pytest
 
 from pathgp import datasets
 from pathgp.experiments.peers import PEERS
-from pathgp.gp import GP
 from pathgp.kernels import Matern32
+from pathgp.problem import GP
 
 NEEDS = {
     "gpytorch": "gpytorch",

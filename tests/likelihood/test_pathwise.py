@@ -7,12 +7,12 @@ from jax.flatten_util import ravel_pytree
 from test_exact import drawn
 
 from pathgp import GP, condition
-from pathgp.gp import problem
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import Exact, Pathwise, Prior, default_gp, fit_hyperparameters, pathwise
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.parameters import parameters
 from pathgp.likelihood.pathwise import gradient_per_row, quadratic_gradient
+from pathgp.problem import problem
 from pathgp.solvers import SAP
 from pathgp.solvers.base import DivergenceError
 

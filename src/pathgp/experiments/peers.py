@@ -10,9 +10,9 @@ import numpy as np
 
 from pathgp.datasets import Dataset
 from pathgp.experiments.scores import Result, scores
-from pathgp.gp import GP
 from pathgp.inducing import k_means
 from pathgp.kernels import Matern32
+from pathgp.problem import GP
 
 NUM_SAMPLES = 64
 SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 1024, 1024, 0.03

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
 from pathgp.checkpoint import Checkpoint, Slot
-from pathgp.gp import GP, check_data, parts
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
+from pathgp.problem import GP, check_data, parts
 
 
 class Trace(NamedTuple):

@@ -6,7 +6,7 @@ from jaxtyping import Shaped
 from scipy import linalg
 
 from pathgp import checks
-from pathgp.gp import GP, check_data
+from pathgp.problem import GP, check_data
 from pathgp.solvers.inducing import InducingCholesky, NormalEquations
 from pathgp.system import System
 

@@ -14,12 +14,12 @@ from scipy import linalg, optimize
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
-from pathgp.gp import GP
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.likelihood.priors import Prior
+from pathgp.problem import GP
 from pathgp.solvers.cholesky import factorise
 
 MAX_ROWS = 10_000

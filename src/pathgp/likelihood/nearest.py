@@ -11,12 +11,12 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
-from pathgp.gp import GP, check_data
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
+from pathgp.problem import GP, check_data
 from pathgp.sharding import checked, each_row, gathered, share
 from pathgp.tiles import map_rows, pad_rows
 

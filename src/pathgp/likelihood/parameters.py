@@ -5,8 +5,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pathgp.gp import GP
 from pathgp.kernels import Kernel
+from pathgp.problem import GP
 
 NOISE_FLOOR = 1e-4
 """The least noise variance, as a share of the kernel's: float32 resolves it in every block of a few hundred rows."""

@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
-from pathgp.gp import GP, problem, split
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
+from pathgp.problem import GP, problem, split
 from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
 from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp import checks
-from pathgp.gp import GP
 from pathgp.kernels import Kernel
 from pathgp.likelihood.parameters import Parameters, parameters
+from pathgp.problem import GP
 
 
 class Belief(eqx.Module):

@@ -124,13 +124,14 @@ class Solver(eqx.Module):
         key: PRNGKeyArray,
         solve_key: PRNGKeyArray,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """Samples more, beside the columns of `solution`, which `solve_key` gave: here by solving for them.
 
         With the same key as before, so that a solver on a random subset takes the same one; `key` is for a solver whose
         samples are random themselves.
         """
-        return self.solve(system, targets, key=solve_key, progress=progress)
+        return self.solve(system, targets, key=solve_key, progress=progress, **going_on(saved))
 
     def counts_on(self, system: System) -> Local | None:
         """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
@@ -147,6 +148,11 @@ class Solver(eqx.Module):
     def support(self, system: System) -> Float[Array, "M d"]:
         """The points that the weights belong to: the rows of the data."""
         return system.X
+
+
+def going_on(saved: Slot | None) -> dict[str, Any]:
+    """The argument `saved` of a solve, if there is a checkpoint: a solver that knows of none works without."""
+    return {} if saved is None else {"saved": saved}
 
 
 class Iterative(Solver):

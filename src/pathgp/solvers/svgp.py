@@ -164,6 +164,7 @@ class SVGP(Inducing):
         key: PRNGKeyArray,
         solve_key: PRNGKeyArray,
         progress: bool = False,
+        saved: Slot | None = None,
     ) -> Solution:
         """Draws more samples from the distribution that was fitted: no step is taken."""
         clock, q = time.perf_counter(), solution.q

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 from pathgp import checks
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
-from pathgp.gp import check_data
 from pathgp.kernels import Stationary
+from pathgp.problem import check_data
 from pathgp.tiles import TILE, pad_rows
 
 ENTRIES = 1 << 21

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Shaped
 
 from pathgp import checks
-from pathgp.gp import GP
+from pathgp.problem import GP
 from pathgp.solvers import Auto, Solver
 from pathgp.thompson.loop import Model, Settings, State, observe, propose
 from pathgp.thompson.maximise import Search
