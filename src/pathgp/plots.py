@@ -92,7 +92,7 @@ def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.
 
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for i, result in enumerate(r for r in results if "failed" not in r):
-        colour, marker = f"C{i % 10}", "osD^vP*X"[i % 8]
+        colour, marker = plt.get_cmap("tab20")((2 * i + i // 10) % 20), "osD^vP*X"[i % 8]
         curve = [(s, e) for s, e in result.get("curve", []) if s > 0]
         if curve:
             axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
