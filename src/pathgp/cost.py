@@ -1,0 +1,274 @@
+"""What a fit takes, told before it starts: seconds and bytes as functions of sizes (docs/scaling.md).
+
+Bytes follow from the arrays that are alive at once. Seconds are counted work over rates that a moment's measurement
+gives for the machine at hand. How many passes or steps a solver needs depends on the data: what is assumed here is
+what it took on those of docs/benchmarks.md, and is said in the estimate.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy import linalg
+
+from pathgp.estimator import EXACT_ROWS
+from pathgp.kernels import Matern32
+from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS
+from pathgp.names import SOLVERS, named
+from pathgp.neighbours import Exhaustive
+from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
+from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
+from pathgp.tiles import tiled_product
+
+FLOAT, DOUBLE = 4, 8
+"""Bytes of a number in memory, and in a table that was read."""
+
+PASSES, SAP_PASSES, CG_STEPS, INDUCING_STEPS = 5, 20, 60, 30
+"""Assumed of Auto (it took three to seven), of SAP until its own tolerance, of CG, and of InducingCG."""
+
+FEATURES = 2000
+"""Random features of a prior draw."""
+
+STARTING_BYTES = 450_000_000
+"""Python, JAX, and what is compiled."""
+
+STARTING_SECONDS = 15.0
+"""Until all is compiled."""
+
+
+class Rates(NamedTuple):
+    """Seconds that one of each takes on a machine."""
+
+    entry: float
+    """A kernel entry, computed and used in a product with as many columns as are solved for."""
+    flop: float
+    """An operation of a product of float64 matrices."""
+    distance: float
+    """A distance in the search for neighbours."""
+
+
+class Work(NamedTuple):
+    """What a solver computes, and what it holds beside the data and the right-hand sides."""
+
+    solver: str
+    entries: float = 0.0
+    """Kernel entries that are computed, each for one product with all columns."""
+    again: float = 0.0
+    """Those of them that are used in a second product."""
+    flops: float = 0.0
+    """Operations of factorisations, as of float64."""
+    columns: float = 0.0
+    """Arrays with a row for each row of the data and a column for each right-hand side."""
+    inputs: float = 0.0
+    """Arrays with a row for each row of the data and a column for each input."""
+    bytes: float = 0.0
+    """What else: factors, and matrices of points."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a fit is expected to take, and the solver and passes that this goes by."""
+
+    seconds: float
+    bytes: float
+    solver: str
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> print(Estimate(95.0, 2.34e9, "SAP with 5 passes"))
+        about 2 min and 2.3 GB (SAP with 5 passes)
+        """
+        return f"about {_time(self.seconds)} and {self.bytes / 1e9:.1f} GB ({self.solver})"
+
+
+def estimate(
+    rows: int,
+    inputs: int,
+    num_samples: int,
+    solver: str = "auto",
+    *,
+    points: int | None = None,
+    max_seconds: float | None = None,
+    table_bytes: float | None = None,
+    rates: Rates | None = None,
+) -> Estimate:
+    """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
+
+    `table_bytes` are those of the table in memory, 8 N (d + 1) unless given. Without `rates` they are measured first,
+    which takes a second.
+
+    >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
+    >>> print(found.solver, 2e9 < found.bytes < 3e9)
+    InducingCG on 2,000 points, 30 steps True
+    """
+    rates = rates or measured_rates(inputs, num_samples + 1)
+    work, size = work_of(solver, rows, num_samples + 1, points), (rows, inputs, num_samples + 1)
+    learning, solving = learning_seconds(rows, inputs, rates), solving_seconds(work, size, rates)
+    if max_seconds is not None:
+        learning = min(learning, max_seconds / 2)
+        solving = min(solving, max_seconds - learning)
+    table = DOUBLE * rows * (inputs + 1) if table_bytes is None else table_bytes
+    most = max(learning_bytes(rows, inputs), solving_bytes(work, size))
+    return Estimate(STARTING_SECONDS + learning + solving, STARTING_BYTES + table + most, work.solver)
+
+
+def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
+    """What a solver of this name does with N rows and c columns."""
+    named(SOLVERS, solver, "solver")
+    if solver == "auto":
+        return _auto(N, c)
+    return WORKS[solver](N, c) if solver != "inducing" else _inducing(N, c, SOLVERS["inducing"](points).number(N))
+
+
+def _cholesky(N: int, c: int) -> Work:
+    flops = N**3 / 3 + 4 * N**2 * c
+    return Work("Cholesky", 2 * N**2, 0, flops, 8, 2, DOUBLE * N**2)
+
+
+def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int = 2048, kept: int = 512 * 2**20) -> Work:
+    """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
+    block = min(block, N)
+    factors = FLOAT * N * block
+    visits = 1 if factors <= kept else passes
+    flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
+    return Work(f"SAP, {passes} passes", passes * N**2, 0, flops, 22, 6, min(factors, kept))
+
+
+def _auto(N: int, c: int) -> Work:
+    if N <= SOLVED_ROWS:
+        return _cholesky(N, c)
+    if N <= PROJECTED_ROWS:
+        return _sap(N, c, PASSES, 1024)
+    part = _sap(SUBSET_ROWS, c, PASSES, 1024)
+    held = FLOAT * SUBSET_ROWS * c * part.columns + part.bytes
+    entries = part.entries + N * SUBSET_ROWS
+    return Work(f"{part.solver} on {SUBSET_ROWS:,} of the rows", entries, 0, part.flops, 7, 6, held)
+
+
+def _subset(N: int, c: int) -> Work:
+    part = _cholesky(min(N, SOLVERS["subset"]().rows), c)
+    return part._replace(solver=f"{part.solver} on 10,000 of the rows", columns=6)
+
+
+def _cg(N: int, c: int, rank: int = 100) -> Work:
+    return Work(f"CG, {CG_STEPS} steps", CG_STEPS * N**2, 0, 6 * N * rank**2, 12, 4, 3 * FLOAT * N * rank)
+
+
+def _sdd(N: int, c: int) -> Work:
+    steps, batch = SOLVERS["sdd"]().steps, SOLVERS["sdd"]().batch_size
+    return Work(f"SDD, {steps:,} steps", steps * batch * N, 0, steps * 4 * N * c, 12, 4)
+
+
+def _sgd(N: int, c: int) -> Work:
+    s = SOLVERS["sgd"]()
+    entries = s.steps * N * (2 * s.batch_size + s.num_features)
+    held = 2 * FLOAT * N * s.num_features
+    return Work(f"SGD, {s.steps:,} steps", entries, s.steps * N * s.num_features, s.steps * 8 * N * c, 14, 4, held)
+
+
+def _inducing(N: int, c: int, M: int) -> Work:
+    """A step passes over all pairs of a row and a point, every tenth one twice; and once for the right-hand side."""
+    passes = INDUCING_STEPS * 1.1
+    entries = (passes + 1) * N * M + passes * M**2
+    flops = M**3 + INDUCING_STEPS * 4 * M**2 * c
+    return Work(
+        f"InducingCG on {M:,} points, {INDUCING_STEPS} steps", entries, passes * N * M, flops, 5, 4, 2 * FLOAT * M**2
+    )
+
+
+WORKS: dict[str, Callable[[int, int], Work]] = {
+    "cholesky": _cholesky,
+    "sap": _sap,
+    "cg": _cg,
+    "sdd": _sdd,
+    "sgd": _sgd,
+    "subset": _subset,
+}
+
+
+def solving_bytes(work: Work, size: tuple[int, int, int]) -> float:
+    """What is alive at once in a solve of N rows, d inputs and c columns."""
+    N, d, c = size
+    return FLOAT * N * (work.columns * c + work.inputs * d) + work.bytes
+
+
+def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> float:
+    """The entries, a second product where there is one, the factorisations, and the prior draws at the data."""
+    N, _, c = size
+    return rates.entry * (work.entries + FEATURES * N) + rates.flop * (work.again * c + work.flops)
+
+
+LEARNING_STEPS, REFRESHED = 300, 6
+"""Of `NearestNeighbour`, and how often it searches for neighbours in them."""
+
+STEP_FLOPS = 1e9
+"""What a step of it takes, in operations of a product of matrices, measured; most of it is small factorisations."""
+
+
+def learning_seconds(N: int, d: int, rates: Rates) -> float:
+    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every fifty of them.
+
+    A pool of rows is looked up among N, N/2, N/4 … rows, half of it, a quarter, …: 2/3 of `POOL_ROWS` · N distances.
+    """
+    if N <= EXACT_ROWS:
+        return 0.0
+    searched = REFRESHED * POOL_ROWS * N * 2 / 3 if N > PREFIX_ROWS else 0
+    return rates.flop * LEARNING_STEPS * STEP_FLOPS + rates.distance * searched
+
+
+def learning_bytes(N: int, d: int) -> float:
+    """The inputs as they are, in random order, in the kernel's coordinates, and in a tree or two; a few columns."""
+    return FLOAT * N * (8 * d + 8)
+
+
+def measured_rates(inputs: int, columns: int) -> Rates:
+    """The rates of this machine, from the best of a few runs of small parts of the work."""
+    rng = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype=float)
+    A, Z, V, many = numbers(2048, inputs), numbers(8192, inputs), numbers(8192, columns), numbers(65_536, inputs)
+    square = rng.normal(size=(512, 512))
+    return Rates(
+        _best(lambda: _product(A, Z, V)) / (2048 * 8192),
+        _best(lambda: linalg.blas.dgemm(1.0, square, square)) / (2 * 512**3),
+        _best(lambda: _search(many, A[:32])) / (32 * 65_536),
+    )
+
+
+@jax.jit
+def _product(A: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m s"]) -> Float[Array, "n s"]:
+    return tiled_product(Matern32(1.0), A, Z, V)
+
+
+@jax.jit
+def _search(points: Float[Array, "N d"], Q: Float[Array, "n d"]) -> Int[Array, "n m"]:
+    return Exhaustive(points).nearest(Q, 192)
+
+
+def _best(f: Callable[[], Any], runs: int = 3) -> float:
+    """The least seconds of some runs after a first one: other work on the machine only ever adds to them."""
+    jax.block_until_ready(f())
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _time(seconds: float) -> str:
+    """A time in words.
+
+    >>> _time(40.4), _time(150), _time(9000), _time(3e6)
+    ('40 s', '2 min', '2.5 h', '35 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:.0f} days"
