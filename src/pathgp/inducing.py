@@ -51,7 +51,9 @@ class RandomPoints(eqx.Module):
 
     def solver(self, X: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray) -> InducingCG:
         """The solver for these data."""
-        return InducingCG(random_subset(X, self.number(len(X)), key=key), tolerance=self.tolerance)  # pyright: ignore[reportArgumentType]
+        values = checks.inputs(X)
+        points = random_subset(values, self.number(values.shape[0]), key=key)
+        return InducingCG(points=points, tolerance=self.tolerance)
 
 
 def k_means(

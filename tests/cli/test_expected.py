@@ -48,10 +48,9 @@ def test_inducing_points_give_the_mean_of_the_closed_form(fit):
     noise, t = float(model.posterior_.gp.noise), (y - y.mean()) / y.std() - level
     K = k(z, unit(X))
     v = np.linalg.solve(noise * (k(z, z) + 1e-6 * np.eye(POINTS)) + K @ K.T, K @ t)
-    x = matrix(50, 1)[:, [0, 2]]
-    expected_mean = (k(unit(x), z) @ v + level) * y.std() + y.mean()
-    # Its tolerance is an error of predictions at the data of 0.1 % of their size, which is about one.
-    np.testing.assert_allclose(model.predict(x), expected_mean, atol=0.01)
+    exact = (K.T @ v + level) * y.std() + y.mean()
+    # The tolerance is an error of predictions at the data of 0.1 % of their size, which is 1.4, as its norm tells it.
+    assert np.sqrt(np.mean((model.predict(X) - exact) ** 2)) < 0.005
     assert model.info_.solver == "InducingCG"
 
 
