@@ -69,28 +69,28 @@ def sap_pass(z: Sizes) -> Step:
     kept = FLOAT * z.N * b <= FACTOR_BYTES
     alike = steps * (4 * b**2 * z.c + (0 if kept else 4 / 3 * b**3))
     moved = steps * FLOAT * z.N * (z.d + 14 * z.c)
-    held = FLOAT * z.N / z.P * (22 * z.c + 6 * z.d) + min(FLOAT * z.N * b, FACTOR_BYTES)
+    held = FLOAT * z.N / z.P * (18 * z.c + 4 * z.d) + min(FLOAT * z.N * b, FACTOR_BYTES)
     sent = 0 if z.P == 1 else steps * 2 * FLOAT * b * (z.d + z.c + 1) + FLOAT * z.N * z.c
     return Step(z.N**2, 0, alike, moved, held, sent, 0 if z.P == 1 else steps)
 
 
 def cg_step(z: Sizes) -> Step:
     """One product with K, and the preconditioner of rank 100; the rows go round in a ring."""
-    held = FLOAT * z.N / z.P * (12 * z.c + 4 * z.d + 3 * RANK)
+    held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d + 4 * RANK)
     moved = FLOAT * z.N * (12 * z.c + 2 * RANK)
     return Step(z.N**2, 0, 0, moved, held, FLOAT * (z.P - 1) * z.N / z.P * (z.d + z.c), z.P - 1)
 
 
 def sdd_step(z: Sizes) -> Step:
     """A batch against all rows; momentum and average of all coordinates."""
-    held = FLOAT * z.N / z.P * (12 * z.c + 4 * z.d)
+    held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d)
     sent = 0 if z.P == 1 else 2 * FLOAT * BATCH * (z.d + z.c)
     return Step(BATCH * z.N, 0, 0, FLOAT * z.N * 9 * z.c, held, sent, 0 if z.P == 1 else 2)
 
 
 def sgd_step(z: Sizes) -> Step:
     """A batch against all rows and back, and features at all rows, used twice."""
-    held = FLOAT * z.N / z.P * (14 * z.c + 4 * z.d + 2 * FEATURES)
+    held = FLOAT * z.N / z.P * (12 * z.c + 4 * z.d + 1.5 * FEATURES)
     sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + FEATURES * z.c)
     entries, moved = (2 * BATCH + FEATURES) * z.N, FLOAT * z.N * (14 * z.c + 3 * FEATURES)
     return Step(entries, FEATURES * z.N, 0, moved, held, sent, 0 if z.P == 1 else 3)
@@ -253,9 +253,8 @@ def fit(rows: int, samples: int, solver: str, points: int | None = None) -> dict
 FITS = [
     (20_000, 16, "inducing", 2000),
     (100_000, 16, "inducing", 2000),
-    (100_000, 64, "inducing", 500),
     (500_000, 16, "inducing", 2000),
-    (20_000, 16, "auto", None),
+    (10_000, 16, "auto", None),
     (20_000, 64, "auto", None),
     (60_000, 16, "auto", None),
     (300_000, 16, "auto", None),

@@ -129,7 +129,7 @@ def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
 
 def _cholesky(N: int, c: int) -> Work:
     flops = N**3 / 3 + 4 * N**2 * c
-    return Work("Cholesky", 2 * N**2, 0, flops, 8, 2, DOUBLE * N**2)
+    return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2)
 
 
 def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int = 2048, kept: int = 512 * 2**20) -> Work:
@@ -138,7 +138,8 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int = 2048, kept: int 
     factors = FLOAT * N * block
     visits = 1 if factors <= kept else passes
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
-    return Work(f"SAP, {passes} passes", passes * N**2, 0, flops, 18, 4, min(factors, kept))
+    name = f"SAP, {passes} passes"
+    return Work(name, entries=passes * N**2, flops=flops, columns=18, inputs=4, bytes=min(factors, kept))
 
 
 def _auto(N: int, c: int) -> Work:
@@ -148,29 +149,31 @@ def _auto(N: int, c: int) -> Work:
         return _sap(N, c, PASSES, 1024)
     part = _sap(SUBSET_ROWS, c, PASSES, 1024)
     held = FLOAT * SUBSET_ROWS * c * part.columns + part.bytes
-    entries = part.entries + N * SUBSET_ROWS
-    return Work(f"{part.solver} on {SUBSET_ROWS:,} of the rows", entries, 0, part.flops, 7, 6, held)
+    name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
+    return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held)
 
 
 def _subset(N: int, c: int) -> Work:
-    part = _cholesky(min(N, SOLVERS["subset"]().rows), c)
-    return part._replace(solver=f"{part.solver} on 10,000 of the rows", columns=6)
+    rows = min(N, SOLVERS["subset"]().rows)
+    return _cholesky(rows, c)._replace(solver=f"Cholesky on {rows:,} of the rows", columns=6)
 
 
 def _cg(N: int, c: int, rank: int = 100) -> Work:
-    return Work(f"CG, {CG_STEPS} steps", CG_STEPS * N**2, 0, 6 * N * rank**2, 11, 4, 4 * FLOAT * N * rank)
+    name, held = f"CG, {CG_STEPS} steps", 4 * FLOAT * N * rank
+    return Work(name, entries=CG_STEPS * N**2, flops=6 * N * rank**2, columns=11, inputs=4, bytes=held)
 
 
 def _sdd(N: int, c: int) -> Work:
-    steps, batch = SOLVERS["sdd"]().steps, SOLVERS["sdd"]().batch_size
-    return Work(f"SDD, {steps:,} steps", steps * batch * N, 0, steps * 4 * N * c, 11, 4)
+    s = SOLVERS["sdd"]()
+    entries, flops = s.steps * s.batch_size * N, s.steps * 4 * N * c
+    return Work(f"SDD, {s.steps:,} steps", entries=entries, flops=flops, columns=11, inputs=4)
 
 
 def _sgd(N: int, c: int) -> Work:
     s = SOLVERS["sgd"]()
-    entries = s.steps * N * (2 * s.batch_size + s.num_features)
-    held = 1.5 * FLOAT * N * s.num_features
-    return Work(f"SGD, {s.steps:,} steps", entries, s.steps * N * s.num_features, s.steps * 8 * N * c, 12, 4, held)
+    entries, again = s.steps * N * (2 * s.batch_size + s.num_features), s.steps * N * s.num_features
+    name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * FLOAT * N * s.num_features
+    return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held)
 
 
 def _inducing(N: int, c: int, M: int) -> Work:
@@ -179,8 +182,8 @@ def _inducing(N: int, c: int, M: int) -> Work:
     passes = 1.1 * steps
     entries = (passes + 1) * N * M + passes * M**2
     flops = M**3 + steps * 4 * M**2 * c
-    name = f"InducingCG on {M:,} points, {steps} steps"
-    return Work(name, entries, passes * N * M, flops, 5, 4, 2 * FLOAT * M**2)
+    name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * FLOAT * M**2
+    return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=5, inputs=4, bytes=held)
 
 
 WORKS: dict[str, Callable[[int, int], Work]] = {
