@@ -108,6 +108,12 @@ def test_what_cannot_be_is_refused(fit, capsys, name, words, sentence):
         assert "reading" not in said
 
 
+def test_a_matrix_without_rows_is_refused_as_such(tmp_path, capsys):
+    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    assert main(["fit", str(tmp_path / "none.npy"), "--target", "1", "--out", str(tmp_path / "m.safetensors")]) == 2
+    assert "none.npy has no rows" in capsys.readouterr().err
+
+
 def test_a_machine_that_says_nothing_refuses_nothing(fit, monkeypatch, capsys):
     words = ["fit", str(fit / "train.npy"), "--target", "1", "--out", str(fit / "none.safetensors")]
     monkeypatch.setattr(expected, "memory_limit", lambda: 10**8)

@@ -26,12 +26,12 @@ def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
 
 def refuse_too_large(options: argparse.Namespace) -> None:
     """Refuses, before it is read, a table that says how many rows it has, if they are too many; text counts once."""
-    rows, columns = row_count(options.file), column_kinds(options.file)
-    if rows is None:
+    rows = row_count(options.file)
+    learned = 0 if rows is None else rows - round(options.test_share * rows)
+    if rows is None or learned == 0:
         return
-    left_out = 1 + len(options.drop)
-    inputs = len(options.columns) if options.columns else max(1, len(columns) - left_out)
-    learned = rows - round(options.test_share * rows)
+    columns = options.columns or list(column_kinds(options.file))[1 + len(options.drop) :]
+    inputs = max(1, len(columns))
     check_points(options, learned)
     _refuse(_estimate(options, rows, learned, inputs, ANY), options)
 
