@@ -98,7 +98,7 @@ def sgd_step(z: Sizes) -> Step:
 
 def inducing_cg_step(z: Sizes) -> Step:
     """All rows against all points, each tile used twice, every tenth step once more; four triangular solves."""
-    held = FLOAT * (z.N / z.P * (5 * z.c + 4 * z.d) + z.M**2 + 8 * z.M * z.c)
+    held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M**2 + 8 * z.M * z.c)
     entries, sent = 1.1 * z.N * z.M + z.M**2, 0 if z.P == 1 else 1.1 * 2 * 2 * FLOAT * z.M * z.c
     moved = FLOAT * 1.1 * z.N * z.d
     return Step(entries, 1.1 * z.N * z.M, 4 * z.M**2 * z.c, moved, held, sent, 0 if z.P == 1 else 2.2)
@@ -106,7 +106,7 @@ def inducing_cg_step(z: Sizes) -> Step:
 
 def inducing_sgd_step(z: Sizes) -> Step:
     """A batch against all points and back, and features at the points, used twice."""
-    held = FLOAT * (z.N / z.P * (5 * z.c + 4 * z.d) + z.M * (6 * z.c + 2 * FEATURES))
+    held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M * (6 * z.c + 2 * FEATURES))
     sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + z.M * z.c)
     entries, moved = (2 * BATCH + FEATURES) * z.M, FLOAT * z.M * (14 * z.c + 3 * FEATURES)
     return Step(entries, FEATURES * z.M, 0, moved, held, sent, 0 if z.P == 1 else 3)
