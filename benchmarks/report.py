@@ -1,4 +1,4 @@
-"""Writes the measured tables into README.md, docs/benchmarks.md and docs/local.md from benchmarks/results/*.json:
+"""Writes the measured tables into README.md and pages of docs/ from benchmarks/results/*.json:
 
     python benchmarks/report.py
 
@@ -33,7 +33,7 @@ NAMES = {
 
 
 def main() -> None:
-    for page in (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "local.md"):
+    for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "local", "scaling"))):
         page.write_text(filled(page.read_text()))
 
 
@@ -184,6 +184,31 @@ def steps_table(stored: dict) -> list[str]:
     return lines
 
 
+def fits_table(stored: dict) -> list[str]:
+    lines = [
+        "| `pathgp fit --solver` | rows | samples | seconds | estimate | ratio | peak GB | estimate | ratio |",
+        "|---|" + "---:|" * 8,
+    ]
+    for r in stored["results"]:
+        solver = r["solver"] + ("" if r["points"] is None else f" --points {r['points']}")
+        seconds, expected = r["seconds"], r["expected_seconds"]
+        memory, told = r["gigabytes"], r["expected_gigabytes"]
+        times = f"{seconds:.0f} | {expected:.0f} | {seconds / expected:.2f}"
+        cells = f"{r['rows']:,} | {r['samples']} | {times} | {memory:.2f} | {told:.2f} | {memory / told:.2f}"
+        lines.append(f"| `{solver}` | {cells} |")
+    return lines
+
+
+def model_table(stored: dict) -> list[str]:
+    lines = ["| 10 inputs | rows | samples | points | measured, s | model, s | ratio |", "|---|" + "---:|" * 6]
+    for r in stored["results"]:
+        seconds, expected = r["seconds"], r["expected_seconds"]
+        points = f"{r['M']:,}" if "Inducing" in r["step"] else ""
+        cells = f"{r['N']:,} | {r['c'] - 1} | {points} | {seconds:.3g} | {expected:.3g} | {seconds / expected:.2f}"
+        lines.append(f"| {r['step']} | {cells} |")
+    return lines
+
+
 TABLES = {
     "solve": solve_table,
     "predict": predict_table,
@@ -196,6 +221,8 @@ TABLES = {
     "local": local_table,
     "inducing-million": million_table,
     "inducing-steps": steps_table,
+    "scaling-fits": fits_table,
+    "scaling-steps": model_table,
 }
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import pathlib
+import pickle
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_standard_output_gets_a_csv():
         ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 rows"),
         ("a,y\ninf,1\n-inf,2\n", {}, "column 'a' has 2 infinite values"),
         ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite values"),
-        ("a,y\n1,2\n3\n", {}, "cannot be read: Expected 2 columns, got 1: 3"),
+        ("a,y\n1,2\n3\n", {}, "cannot be read: (Row #3: )?Expected 2 columns, got 1: 3"),  # it counts on one core alone
         ("a,y\n" + "".join(f"id{i},1\n" for i in range(101)), {"one_hot": []}, "more than 100 different values"),
     ],
 )
@@ -169,7 +170,7 @@ def test_files_that_are_no_tables(tmp_path):
         tables.column_kinds(tmp_path / "nowhere.csv")
     with pytest.raises(ValueError, match="is a folder"):
         tables.column_kinds(tmp_path)
-    with pytest.raises(ValueError, match=r"must end in .csv, .csv.gz or .parquet"):
+    with pytest.raises(ValueError, match=r"must end in .csv, .csv.gz, .parquet or .npy"):
         tables.column_kinds(written(tmp_path, "a", "table.xlsx"))
     with pytest.raises(ValueError, match="cannot be read"):
         tables.column_kinds(written(tmp_path, "a,b\n1,2\n", "table.parquet"))
@@ -178,3 +179,81 @@ def test_files_that_are_no_tables(tmp_path):
     encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])
     with pytest.raises(ValueError, match="column 'size' holds text, where number is expected"):
         list(encoding.blocks(text))
+
+
+MATRIX = np.array([[1.0, 0.5, 3.0], [2.0, 1.5, -4.0], [4.0, 2.5, np.nan]])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "longdouble", "int32", "uint8"])
+def test_a_matrix_in_an_npy_file_is_a_table_of_numbered_columns(tmp_path, dtype, order):
+    path = tmp_path / "table.npy"
+    values = np.abs(MATRIX[:, [0, 1, 0]]).astype(dtype)
+    np.save(path, np.asarray(values, order=order))
+    assert tables.column_kinds(path) == {"0": "number", "1": "number", "2": "number"}
+    assert tables.row_count(path) == 3
+    X, y = learn_encoding(path, "1").read(path)
+    np.testing.assert_array_equal(X, values[:, [0, 2]].astype(float))
+    np.testing.assert_array_equal(y, values[:, 1].astype(float))
+
+
+def test_an_npy_file_is_read_like_any_other_table(tmp_path):
+    path = tmp_path / "table.npy"
+    np.save(path, MATRIX)
+    with pytest.raises(ValueError, match=r"missing in '2' \(1 of 3\)"):
+        learn_encoding(path, "1")
+    X, _ = learn_encoding(path, "1", impute=True).read(path)
+    np.testing.assert_array_equal(X, [[1, 3], [2, -4], [4, -0.5]])  # the median of 3 and −4
+    assert learn_encoding(path, "1", columns=["0"], one_hot=["0"]).inputs == ("0=1", "0=2", "0=4")
+    np.save(path, np.array([[True, False], [False, True]]))
+    assert tables.column_kinds(path) == {"0": "boolean", "1": "boolean"}
+
+
+def test_rows_of_an_npy_file_come_in_pieces(tmp_path, monkeypatch):
+    path = tmp_path / "table.npy"
+    values = np.random.default_rng(0).normal(size=(1000, 3))
+    np.save(path, values)
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 300)
+    batches = list(tables.read_batches(path, {"2": "number", "0": "number"}))
+    assert [batch.num_rows for batch in batches] == [300, 300, 300, 100]
+    read = pa.Table.from_batches(batches)
+    np.testing.assert_array_equal(np.column_stack([read["2"], read["0"]]), values[:, [2, 0]])
+
+
+@pytest.mark.parametrize(
+    ("array", "sentence"),
+    [
+        (np.zeros(3), r"has an array of shape \(3,\): save a matrix"),
+        (np.zeros((2, 2, 2)), r"has an array of shape \(2, 2, 2\)"),
+        (np.zeros((0, 3)), "has no rows"),
+        (np.array([[1, "a"]], dtype=object), "holds Python objects: save a matrix of real numbers"),
+        (np.zeros((2, 2), complex), "holds numbers of type complex128"),
+        (np.array([["a", "b"]]), "holds <U1"),
+    ],
+)
+def test_arrays_that_are_no_tables(tmp_path, array, sentence):
+    path = tmp_path / "table.npy"
+    np.save(path, array, allow_pickle=True)
+    with pytest.raises(ValueError, match=sentence):
+        learn_encoding(path, "1")
+
+
+def test_npy_files_that_are_damaged_or_something_else(tmp_path):
+    path = tmp_path / "table.npy"
+    np.save(path, np.zeros((100, 3)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-8])
+    with pytest.raises(ValueError, match=r"was cut short: it has 2392 of the 2400 bytes of its numbers"):
+        tables.column_kinds(path)
+    for content in (whole[:20], whole[:4], b"", pickle.dumps([1, 2]), b"a,b\n1,2\n"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"is not a .npy file: save the matrix by numpy.save"):
+            tables.column_kinds(path)
+
+
+@pytest.mark.parametrize(("name", "rows"), [("table.csv", None), ("table.parquet", 3)])
+def test_the_number_of_rows_is_known_where_the_file_says_so(tmp_path, name, rows):
+    path = tmp_path / name
+    with tables.table_writer(path, None) as write:
+        write({"a": np.arange(3.0)})
+    assert tables.row_count(path) == rows

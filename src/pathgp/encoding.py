@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 from jaxtyping import Float
 
-from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches
+from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches, row_count
 
 MOST_CATEGORIES = 100
 
@@ -117,8 +117,15 @@ class Encoding:
             yield _stacked(held)
 
     def read(self, path: pathlib.Path) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
-        """Inputs and target of all rows."""
-        return _stacked(list(self.blocks(path, with_target=True)))
+        """Inputs and target of all rows: once in memory if the file says how many there are, else twice for a while."""
+        rows, blocks = row_count(path), self.blocks(path, with_target=True)
+        if rows is None:
+            return _stacked(list(blocks))
+        X, y, done = np.empty((rows, len(self.inputs))), np.empty(rows), 0
+        for X_block, y_block in blocks:
+            here = slice(done, done + len(y_block))
+            X[here], y[here], done = X_block, y_block, here.stop
+        return X, y
 
 
 def learn_encoding(

@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pathgp import distributed, likelihood, solvers, storage
 from pathgp.checkpoint import Checkpoint
 from pathgp.gp import GP, Posterior, condition
+from pathgp.inducing import RandomPoints
 from pathgp.likelihood.base import widening
 from pathgp.likelihood.parameters import parameters
 from pathgp.names import KERNELS, SOLVERS, named
@@ -45,7 +46,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Learned by the marginal likelihood: the exact one up to 1000 rows, that of nearest neighbours above. Fixed,
         `kernel` and `noise` are taken as they are and the prior mean is zero: **in standardised units** where
         `standardize` is True (inputs and target of mean zero and variance one), else in those of the data.
-    solver : "auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", or a solver of `pathgp.solvers`
+    solver : "auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", "inducing", or a solver of `pathgp.solvers`
+        With inducing points, `pathgp.inducing.RandomPoints(num)` says how many.
     num_samples : int
         The posterior functions, from which uncertainty is estimated: with 64 of them, standard deviations are right to
         a few per cent, and to 9 % with a solver other than "auto". At least 1.
@@ -134,6 +136,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.target_scaling_ = standardizing_targets(Y, counts) if self.standardize else identity(Y.shape[1])
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
+        if isinstance(solver, RandomPoints):
+            solver = solver.solver(inputs, key=jax.random.fold_in(solve_key, 1))  # a draw of its own
         base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
         if hasattr(solver, "max_seconds") and self.max_seconds is not None:
             learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
@@ -257,14 +261,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
         value = {"settings": settings, "fitted": fitted, "columns": columns}
         if jax.process_index() == 0:
-            storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling,))
+            storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling, RandomPoints))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PathGPRegressor":
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
-        match storage.load(path, classes=(Scaling,)):
+        match storage.load(path, classes=(Scaling, RandomPoints)):
             case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
                 isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
             ):

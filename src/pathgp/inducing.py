@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,10 @@ from scipy.spatial import KDTree
 
 from pathgp import checks
 from pathgp.kernels import Kernel
+from pathgp.solvers import InducingCG
+
+MOST_POINTS = 10_000
+"""Random points that are taken at most where nobody says how many: a step on two million rows takes seconds then."""
 
 
 def random_subset(X: Shaped[ArrayLike, "..."], num: int, *, key: PRNGKeyArray) -> Float[Array, "M d"]:
@@ -22,6 +27,33 @@ def random_subset(X: Shaped[ArrayLike, "..."], num: int, *, key: PRNGKeyArray) -
     """
     X = _checked(X, num)
     return X[jnp.sort(jax.random.permutation(key, X.shape[0])[:num])]
+
+
+class RandomPoints(eqx.Module):
+    """Asks the estimator for `InducingCG` on `num` random rows of the data that it is given, in standardised units.
+
+    None is a quarter of the rows, but at most `MOST_POINTS`.
+    """
+
+    num: int | None = None
+    tolerance: float = 1e-3
+
+    def __check_init__(self) -> None:
+        checks.at_least(1 if self.num is None else self.num, 1, "RandomPoints.num")
+
+    def number(self, rows: int) -> int:
+        """How many there are among so many rows.
+
+        >>> RandomPoints().number(3000), RandomPoints().number(2_000_000), RandomPoints(500).number(3000)
+        (750, 10000, 500)
+        """
+        return max(1, min(rows // 4, MOST_POINTS)) if self.num is None else self.num
+
+    def solver(self, X: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray) -> InducingCG:
+        """The solver for these data."""
+        values = checks.inputs(X)
+        points = random_subset(values, self.number(values.shape[0]), key=key)
+        return InducingCG(points=points, tolerance=self.tolerance)
 
 
 def k_means(

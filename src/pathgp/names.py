@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pathgp import kernels, solvers
+from pathgp import inducing, kernels, solvers
 
 KERNELS = {
     "rbf": kernels.RBF,
@@ -19,6 +19,7 @@ SOLVERS = {
     "sdd": solvers.SDD,
     "sgd": solvers.SGD,
     "subset": solvers.SubsetOfData,
+    "inducing": inducing.RandomPoints,
 }
 
 

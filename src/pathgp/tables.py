@@ -1,4 +1,4 @@
-"""Tables in files, CSV (also .gz) and Parquet, as streams of columns in constant memory (the extra `files`)."""
+"""Tables in files, CSV (also .gz), Parquet and .npy, as streams of columns in constant memory (the extra `files`)."""
 
 import pathlib
 import re
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from pathgp import npy
 from pathgp.files import replacing
 
 NUMBER, BOOLEAN, TEXT = "number", "boolean", "text"
@@ -19,12 +20,23 @@ ARROW = {NUMBER: pa.float64(), BOOLEAN: pa.bool_(), TEXT: pa.string()}
 ROWS_AT_ONCE = 65_536
 
 
-def is_parquet(path: pathlib.Path) -> bool:
+def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") -> bool:
     """Whether a file is Parquet or CSV, by its name; any other name is refused."""
     name = path.name.lower()
     if not name.endswith((".csv", ".csv.gz", ".parquet")):
-        raise ValueError(f"{path} is not a table that can be used: its name must end in .csv, .csv.gz or .parquet.")
+        raise ValueError(f"{path} is not a table that can be used: its name must end in {others}.")
     return name.endswith(".parquet")
+
+
+def row_count(path: pathlib.Path) -> int | None:
+    """How many rows a file has, where it says so itself: a CSV does not."""
+    with _sentences(path):
+        if npy.is_npy(path):
+            return npy.header(path).rows
+        if _is_parquet(path):
+            with pyarrow.parquet.ParquetFile(path) as file:
+                return file.metadata.num_rows
+    return None
 
 
 def column_kinds(path: pathlib.Path) -> dict[str, str]:
@@ -33,7 +45,10 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
     A CSV is judged by its first million bytes; a column that is empty there counts as numbers.
     """
     with _sentences(path):
-        if is_parquet(path):
+        if npy.is_npy(path):
+            matrix = npy.header(path)
+            return {str(i): BOOLEAN if matrix.dtype.kind == "b" else NUMBER for i in range(matrix.columns)}
+        if _is_parquet(path):
             with pyarrow.parquet.ParquetFile(path) as file:
                 schema = file.schema_arrow
         else:
@@ -50,7 +65,10 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
     types = {name: ARROW[kind] for name, kind in kinds.items()}
     done = 0
     with _sentences(path, lambda: done):
-        if is_parquet(path):
+        if npy.is_npy(path):
+            yield from _rows_of_npy(path, types)
+            return
+        if _is_parquet(path):
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(types)):
                     done += batch.num_rows
@@ -130,6 +148,19 @@ def _parquet_writer(path: pathlib.Path) -> Iterator[Writer]:
             writer.close()
 
 
+def _is_parquet(path: pathlib.Path) -> bool:
+    """Whether a file to be read is Parquet or CSV."""
+    return is_parquet(path, ".csv, .csv.gz, .parquet or .npy")
+
+
+def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    for start in range(0, npy.header(path).rows, ROWS_AT_ONCE):
+        block = npy.rows_of(path, start, start + ROWS_AT_ONCE)
+        numbers = block if block.dtype.kind == "b" else block.astype(np.float64)  # also of kinds that Arrow lacks
+        arrays = {name: pa.array(numbers[:, int(name)]) for name in types}
+        yield pa.record_batch({name: _cast(path, name, arrays[name], types[name]) for name in types})
+
+
 def _open_csv(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
     options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
     return pyarrow.csv.open_csv(str(path), convert_options=options)
@@ -149,7 +180,7 @@ def _kind(of: pa.DataType) -> str:
 
 
 def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType) -> pa.Array:
-    """A column of a Parquet file, refused where it holds something else than the kind that is asked for."""
+    """A column of a Parquet or .npy file, refused where it holds something else than the kind that is asked for."""
     kind = _kind(column.type)
     if kind not in ARROW or (kind == TEXT and to != pa.string()):
         asked = next(k for k, arrow in ARROW.items() if arrow == to)

@@ -25,9 +25,10 @@ pathgp fit train.csv --target price --out model.safetensors
 pathgp fit train.parquet --target price --drop id --one-hot city --impute --out model.safetensors
 pathgp fit train.csv --target price --columns size age --test-share 0.1 --out model.safetensors --json
 pathgp fit train.csv --target price --devices 4 --out model.safetensors
+pathgp fit train.npy --target 10 --solver inducing --points 2000 --num-samples 16 --out model.safetensors
 pathgp fit train.parquet --target price --out model.safetensors --checkpoint run --resume""",
     )
-    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
+    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz, .parquet or .npy")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="where to save the model")
     parser.add_argument("--force", action="store_true", help="replace MODEL if it exists, and a checkpoint in DIR")
@@ -50,10 +51,14 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
         "--noise", type=float, metavar="VARIANCE", help="where the noise starts, as a share of the target's variance"
     )
     model.add_argument(
-        "--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd or subset (default: %(default)s)"
+        "--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd, subset or inducing (default: %(default)s)"
+    )
+    model.add_argument(
+        "--points", type=int, metavar="M", help="of --solver inducing (default: rows / 4, at most 10000)"
     )
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
     model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
+    model.add_argument("--memory", type=float, metavar="GB", help="what it may take (default: what the machine has)")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
     safety = parser.add_argument_group("long runs")
     safety.add_argument(
@@ -77,6 +82,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
     from pathgp.checks import at_least
+    from pathgp.cli.expected import check_points, expected, refuse_too_large
     from pathgp.cli.models import Fitted, save
     from pathgp.distributed import together
     from pathgp.encoding import learn_encoding
@@ -89,17 +95,22 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
     a.speaks = take_part(a)
     tell = say if a.speaks else lambda _: None
+    check_points(a)
     checkpoint = checkpoint_of(a, tell)
+    refuse_too_large(a)
     tell(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     X, y = encoding.read(a.file)
     train, test = split(len(y), a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
+    estimate = expected(a, len(y), len(train), X.shape[1])
+    tell(f"this will take {estimate}.")
     early = "ends it early" if checkpoint is None else "stops it, to be resumed"
     tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
     with together():
         try:
-            fitted = Fitted.fit(X[train], y[train], encoding, a, checkpoint)
+            data = (X[train], y[train]) if len(test) else (X, y)  # a copy only where it must be
+            fitted = Fitted.fit(*data, encoding, a, checkpoint)
         except (KeyboardInterrupt, SystemExit) as stop:
             if checkpoint is None or not checkpoint.files:
                 raise
@@ -121,7 +132,8 @@ def run(arguments: argparse.Namespace) -> None:
             report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
     if not a.speaks:
         return
-    result |= {"seconds": time.perf_counter() - start, "model": str(a.out)}
+    told = {"seconds": estimate.seconds, "gigabytes": estimate.bytes / 1e9}
+    result |= {"expected": told, "seconds": time.perf_counter() - start, "model": str(a.out)}
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)
     if fitted.interrupted:

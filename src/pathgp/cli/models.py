@@ -13,6 +13,7 @@ from pathgp import storage
 from pathgp.checkpoint import Checkpoint
 from pathgp.encoding import Column, Encoding
 from pathgp.estimator import PathGPRegressor
+from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
 from pathgp.tables import NUMBER
 
@@ -38,7 +39,7 @@ class Fitted:
         model = PathGPRegressor(
             kernel=options.kernel,
             noise=options.noise,
-            solver=options.solver,
+            solver=RandomPoints(options.points) if options.solver == "inducing" else options.solver,
             num_samples=options.num_samples,
             max_seconds=options.max_seconds,
             devices=options.devices,

@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
@@ -162,28 +163,32 @@ def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) 
     """`POOL_ROWS` random rows and their nearest earlier rows.
 
     A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
-    that of its 3m nearest m do, all but surely.
+    that of its 3m nearest m do, all but surely. How many are looked up together is by chance: they are picked on the
+    host, for JAX would compile, and keep, a program for every number.
     """
-    rows = jnp.sort(jax.random.randint(key, (min(POOL_ROWS, X.shape[0]),), 0, X.shape[0]))
+    rows = np.sort(np.asarray(jax.random.randint(key, (min(POOL_ROWS, X.shape[0]),), 0, X.shape[0])))
     points = kernel.coordinates(X)
     pools, end = [], X.shape[0]
     while end > PREFIX_ROWS:
         here = rows[(rows >= end // 2) & (rows < end)]
         if here.size:
-            padded = pad_indices(here)
-            pool = _pool(search(points[:end]), points, padded, num)
-            pools.append(jax.tree.map(lambda leaf, size=here.size: leaf[:size], pool))
+            pools.append(_first(_pool(search(points[:end]), points, pad_indices(here), num), here.size))
         end //= 2
     here = rows[rows < end]
     if here.size:
-        pool = Pool(pad_indices(here), *nearest_earlier(points[:end], pad_indices(here), num))
-        pools.append(jax.tree.map(lambda leaf, size=here.size: leaf[:size], pool))
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pools)
+        padded = pad_indices(here)
+        pools.append(_first(Pool(padded, *nearest_earlier(points[:end], padded, num)), here.size))
+    return jax.tree.map(lambda *parts: jnp.asarray(np.concatenate(parts)), *pools)
 
 
-def pad_indices(rows: Int[Array, "b"]) -> Int[Array, "p"]:
+def _first(pool: Pool, number: int) -> Pool:
+    """The first so many rows of a pool, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], pool)
+
+
+def pad_indices(rows: Int[np.ndarray, "b"]) -> Int[Array, "p"]:
     """Extended to a power of two, so that few sizes are compiled."""
-    return jnp.pad(rows, (0, (1 << (rows.size - 1).bit_length()) - rows.size), mode="edge")
+    return jnp.asarray(np.pad(rows, (0, (1 << (rows.size - 1).bit_length()) - rows.size), mode="edge"))
 
 
 @eqx.filter_jit

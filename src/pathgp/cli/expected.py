@@ -1,0 +1,70 @@
+"""What `pathgp fit` will take, said before it begins, and refused where the machine has not got it."""
+
+import argparse
+
+from pathgp.checks import at_least
+from pathgp.cost import DOUBLE, Estimate, Rates, estimate
+from pathgp.memory import memory_limit
+from pathgp.tables import column_kinds, row_count
+
+ANY = Rates(0.0, 0.0, 0.0)
+"""Where only bytes are asked for."""
+
+
+def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
+    """Refuses a number of inducing points that there cannot be, as far as the number of rows is known."""
+    if options.memory is not None and not options.memory > 0:
+        raise ValueError(f"--memory must be above 0, but it is {options.memory}.")
+    if options.points is None:
+        return
+    if options.solver != "inducing":
+        raise ValueError(f"--points belongs to --solver inducing, but the solver is {options.solver}.")
+    at_least(options.points, 1, "--points")
+    if rows is not None and options.points > rows:
+        raise ValueError(f"--points must be at most the {rows:,} rows to learn from, but it is {options.points:,}.")
+
+
+def refuse_too_large(options: argparse.Namespace) -> None:
+    """Refuses, before it is read, a table that says how many rows it has, if they are too many; text counts once."""
+    rows = row_count(options.file)
+    learned = 0 if rows is None else rows - round(options.test_share * rows)
+    if rows is None or learned == 0:
+        return
+    columns = options.columns or list(column_kinds(options.file))[1 + len(options.drop) :]
+    inputs = max(1, len(columns))
+    check_points(options, learned)
+    _refuse(_estimate(options, rows, learned, inputs, ANY), options)
+
+
+def expected(options: argparse.Namespace, rows: int, learned: int, inputs: int) -> Estimate:
+    """What it will take to learn from `learned` of so many rows, refused if that is more memory than there is."""
+    check_points(options, learned)
+    found = _estimate(options, rows, learned, inputs, None)
+    _refuse(found, options)
+    return found
+
+
+def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int, rates: Rates | None) -> Estimate:
+    held = rows if learned == rows else rows + learned
+    return estimate(
+        learned,
+        inputs,
+        options.num_samples,
+        options.solver,
+        points=options.points,
+        max_seconds=options.max_seconds,
+        table_bytes=DOUBLE * held * (inputs + 1),
+        rates=rates,
+    )
+
+
+def _refuse(found: Estimate, options: argparse.Namespace) -> None:
+    limit = memory_limit() if options.memory is None else options.memory * 1e9
+    if limit is None or found.bytes <= limit:
+        return
+    where = "this machine has" if options.memory is None else "--memory allows"
+    raise ValueError(
+        f"this would take about {found.bytes / 1e9:.1f} GB ({found.solver}), but {where} {limit / 1e9:.1f}: take fewer "
+        "--num-samples, or inducing points by --solver inducing --points 2000, or fewer rows; --memory GB sets another "
+        "limit."
+    )

@@ -1,0 +1,296 @@
+"""What a fit takes, told before it starts: seconds and bytes as functions of sizes (docs/scaling.md).
+
+Bytes follow from the arrays that are alive at once. Seconds are counted work over rates that a moment's measurement
+gives for the machine at hand. How many passes or steps a solver needs depends on the data: what is assumed here is
+what it took on those of docs/benchmarks.md, and is said in the estimate.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from pathgp.estimator import EXACT_ROWS
+from pathgp.kernels import Matern32
+from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS
+from pathgp.names import SOLVERS, named
+from pathgp.neighbours import Exhaustive
+from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
+from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
+from pathgp.tiles import tiled_product
+
+FLOAT, DOUBLE = 4, 8
+"""Bytes of a number in memory, and in a table that was read."""
+
+PASSES, SAP_PASSES, CG_STEPS = 5, 20, 60
+"""Assumed of Auto (it took three to seven), of SAP until its own tolerance, and of CG."""
+
+FEATURES, SINE = 2000, 7
+"""Random features of a prior draw, and how many kernel entries one takes as long as."""
+
+STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_000
+"""Python, JAX and a compiled solve; learning by neighbours; its programs and leftovers for each half of the rows."""
+
+STARTING_FLOPS, LEVEL_FLOPS = 1.4e12, 2.3e11
+"""How long compiling takes, and for each half of the rows, in operations of a product of matrices."""
+
+
+class Rates(NamedTuple):
+    """Seconds that one of each takes on a machine."""
+
+    entry: float
+    """A kernel entry, computed and used in a product with as many columns as are solved for."""
+    flop: float
+    """An operation of a product of float64 matrices."""
+    distance: float
+    """A distance in the search for neighbours."""
+
+
+class Work(NamedTuple):
+    """What a solver computes, and what it holds beside the data and the right-hand sides."""
+
+    solver: str
+    entries: float = 0.0
+    """Kernel entries that are computed, each for one product with all columns."""
+    again: float = 0.0
+    """Those of them that are used in a second product."""
+    flops: float = 0.0
+    """Operations of factorisations, as of float64."""
+    columns: float = 0.0
+    """Arrays with a row for each row of the data and a column for each right-hand side."""
+    inputs: float = 0.0
+    """Arrays with a row for each row of the data and a column for each input."""
+    bytes: float = 0.0
+    """What else: factors, and matrices of points."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a fit is expected to take, and the solver and passes that this goes by."""
+
+    seconds: float
+    bytes: float
+    solver: str
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> print(Estimate(95.0, 2.34e9, "SAP with 5 passes"))
+        about 2 min and 2.3 GB (SAP with 5 passes)
+        """
+        return f"about {_time(self.seconds)} and {self.bytes / 1e9:.1f} GB ({self.solver})"
+
+
+def estimate(
+    rows: int,
+    inputs: int,
+    num_samples: int,
+    solver: str = "auto",
+    *,
+    points: int | None = None,
+    max_seconds: float | None = None,
+    table_bytes: float | None = None,
+    rates: Rates | None = None,
+) -> Estimate:
+    """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
+
+    `table_bytes` are those of the table in memory, 8 N (d + 1) unless given. Without `rates` they are measured first,
+    which takes a second.
+
+    >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
+    >>> print(found.solver)
+    InducingCG on 2,000 points, 29 steps
+    """
+    rates = rates or measured_rates(inputs, num_samples + 1)
+    work, size = work_of(solver, rows, num_samples + 1, points), (rows, inputs, num_samples + 1)
+    learning, solving = learning_seconds(rows, rates), solving_seconds(work, size, rates)
+    if max_seconds is not None:
+        learning = min(learning, max_seconds / 2)
+        solving = min(solving, max_seconds - learning)
+    table = DOUBLE * rows * (inputs + 1) if table_bytes is None else table_bytes
+    kept = compiled_bytes(rows) + table
+    most = max(learning_bytes(rows), solving_bytes(work, size))
+    return Estimate(compiling_seconds(rows, rates) + learning + solving, kept + most, work.solver)
+
+
+def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
+    """What a solver of this name does with N rows and c columns."""
+    named(SOLVERS, solver, "solver")
+    if solver == "auto":
+        return _auto(N, c)
+    return WORKS[solver](N, c) if solver != "inducing" else _inducing(N, c, SOLVERS["inducing"](points).number(N))
+
+
+def _cholesky(N: int, c: int) -> Work:
+    flops = N**3 / 3 + 4 * N**2 * c
+    return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2)
+
+
+def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int = 2048, kept: int = 512 * 2**20) -> Work:
+    """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
+    block = min(block, N)
+    factors = FLOAT * N * block
+    visits = 1 if factors <= kept else passes
+    flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
+    name = f"SAP, {passes} passes"
+    return Work(name, entries=passes * N**2, flops=flops, columns=18, inputs=4, bytes=min(factors, kept))
+
+
+def _auto(N: int, c: int) -> Work:
+    if N <= SOLVED_ROWS:
+        return _cholesky(N, c)
+    if N <= PROJECTED_ROWS:
+        return _sap(N, c, PASSES, 1024)
+    part = _sap(SUBSET_ROWS, c, PASSES, 1024)
+    held = FLOAT * SUBSET_ROWS * c * part.columns + part.bytes
+    name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
+    return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held)
+
+
+def _subset(N: int, c: int) -> Work:
+    rows = min(N, SOLVERS["subset"]().rows)
+    return _cholesky(rows, c)._replace(solver=f"Cholesky on {rows:,} of the rows", columns=6)
+
+
+def _cg(N: int, c: int, rank: int = 100) -> Work:
+    name, held = f"CG, {CG_STEPS} steps", 4 * FLOAT * N * rank
+    return Work(name, entries=CG_STEPS * N**2, flops=6 * N * rank**2, columns=11, inputs=4, bytes=held)
+
+
+def _sdd(N: int, c: int) -> Work:
+    s = SOLVERS["sdd"]()
+    entries, flops = s.steps * s.batch_size * N, s.steps * 4 * N * c
+    return Work(f"SDD, {s.steps:,} steps", entries=entries, flops=flops, columns=11, inputs=4)
+
+
+def _sgd(N: int, c: int) -> Work:
+    s = SOLVERS["sgd"]()
+    entries, again = s.steps * N * (2 * s.batch_size + s.num_features), s.steps * N * s.num_features
+    name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * FLOAT * N * s.num_features
+    return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held)
+
+
+def _inducing(N: int, c: int, M: int) -> Work:
+    """A step passes over all pairs of a row and a point, every tenth one twice; and once for the right-hand side."""
+    steps = round(min(50, 12 * (N / M) ** 0.13))  # it took 15, 18, 30 and 27 with 10, 50, 250 and 1000 rows a point
+    passes = 1.1 * steps
+    entries = (passes + 1) * N * M + passes * M**2
+    flops = M**3 + steps * 4 * M**2 * c
+    name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * FLOAT * M**2
+    return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=3.5, inputs=3, bytes=held)
+
+
+WORKS: dict[str, Callable[[int, int], Work]] = {
+    "cholesky": _cholesky,
+    "sap": _sap,
+    "cg": _cg,
+    "sdd": _sdd,
+    "sgd": _sgd,
+    "subset": _subset,
+}
+
+
+def solving_bytes(work: Work, size: tuple[int, int, int]) -> float:
+    """What is alive at once in a solve of N rows, d inputs and c columns."""
+    N, d, c = size
+    return FLOAT * N * (work.columns * c + work.inputs * d) + work.bytes
+
+
+def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> float:
+    """The entries, a second product where there is one, the factorisations, and the prior draws at the data."""
+    N, _, c = size
+    return rates.entry * (work.entries + SINE * FEATURES * N) + rates.flop * (work.again * c + work.flops)
+
+
+LEARNING_STEPS, REFRESHED = 300, 6
+"""Of `NearestNeighbour`, and how often it searches for neighbours in them."""
+
+STEP_FLOPS, STEP_ROWS = 3e9, 256
+"""What a step of it takes, in operations of a product of matrices; most of it is small factorisations."""
+
+
+def learning_seconds(N: int, rates: Rates) -> float:
+    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every fifty of them.
+
+    A pool of rows is looked up among N, N/2, N/4 … rows, half of it, a quarter, …: 2/3 of `POOL_ROWS` · N distances.
+    Below, every step looks its rows up among all; and of few rows, the exact likelihood is factorised about 60 times.
+    """
+    if N <= EXACT_ROWS:
+        return rates.flop * 60 * 3 * N**3
+    searched = LEARNING_STEPS * STEP_ROWS * N
+    if N > PREFIX_ROWS:
+        searched = REFRESHED * POOL_ROWS * (N * 2 / 3 + 2 * PREFIX_ROWS)
+    return rates.flop * LEARNING_STEPS * STEP_FLOPS + rates.distance * searched
+
+
+def levels(N: int) -> int:
+    """How often the rows are halved until few enough are left: a search is compiled for each."""
+    return max(0, math.ceil(math.log2(N / PREFIX_ROWS)))
+
+
+def compiling_seconds(N: int, rates: Rates) -> float:
+    """Until all is compiled."""
+    return rates.flop * (STARTING_FLOPS + levels(N) * LEVEL_FLOPS)
+
+
+def compiled_bytes(N: int) -> float:
+    """Python, JAX, and the programs."""
+    return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_ROWS else 0) + levels(N) * LEVEL_BYTES
+
+
+def learning_bytes(N: int) -> float:
+    """Distances of the rows of a pool to the last few thousand, E = N/2^levels, of which there are two at a time."""
+    return 2 * FLOAT * 2 * POOL_ROWS * (E := N / 2 ** levels(N)) * E / N if N > PREFIX_ROWS else 0.0
+
+
+def measured_rates(inputs: int, columns: int) -> Rates:
+    """The rates of this machine, from the best of a few runs of small parts of the work."""
+    rng = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype=float)
+    A, Z, V, many = numbers(2048, inputs), numbers(8192, inputs), numbers(8192, columns), numbers(65_536, inputs)
+    square = rng.normal(size=(512, 512))
+    return Rates(
+        _best(lambda: _product(A, Z, V)) / (2048 * 8192),
+        _best(lambda: square @ square) / (2 * 512**3),
+        _best(lambda: _search(many, A[:32])) / (32 * 65_536),
+    )
+
+
+@jax.jit
+def _product(A: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m s"]) -> Float[Array, "n s"]:
+    return tiled_product(Matern32(1.0), A, Z, V)
+
+
+@jax.jit
+def _search(points: Float[Array, "N d"], Q: Float[Array, "n d"]) -> Int[Array, "n m"]:
+    return Exhaustive(points).nearest(Q, 192)
+
+
+def _best(f: Callable[[], Any], runs: int = 3) -> float:
+    """The least seconds of some runs after a first one: other work on the machine only ever adds to them."""
+    jax.block_until_ready(f())
+    seconds = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _time(seconds: float) -> str:
+    """A time in words.
+
+    >>> _time(40.4), _time(150), _time(9000), _time(3e6)
+    ('40 s', '2 min', '2.5 h', '35 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:.0f} days"

@@ -1,0 +1,39 @@
+"""How much memory this process may come to have, as far as Linux says."""
+
+import pathlib
+import re
+
+
+def memory_limit(root: pathlib.Path = pathlib.Path("/")) -> int | None:
+    """Bytes that are free or this process's own already, at most what its control groups allow; None elsewhere.
+
+    Control groups of both versions are asked, and those that they are in: a container has the limit of its own at the
+    top of what it sees.
+    """
+    status, meminfo = root / "proc/self/status", root / "proc/meminfo"
+    if not (status.is_file() and meminfo.is_file()):
+        return None
+    free = _kilobytes(meminfo, "MemAvailable")
+    own = _kilobytes(status, "VmRSS")
+    return None if free is None else min([free + (own or 0), *_group_limits(root)])
+
+
+def _kilobytes(path: pathlib.Path, name: str) -> int | None:
+    found = re.search(rf"^{name}:\s+(\d+) kB", path.read_text(), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
+
+
+def _group_limits(root: pathlib.Path) -> list[int]:
+    groups = root / "proc/self/cgroup"
+    limits = []
+    for line in groups.read_text().splitlines() if groups.is_file() else []:
+        _, controllers, group = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        mounted = root / "sys/fs/cgroup" / controllers
+        file = "memory.limit_in_bytes" if controllers else "memory.max"
+        place = pathlib.PurePosixPath(group.lstrip("/"))
+        for at in (mounted / place, *(mounted / parent for parent in place.parents)):
+            text = (at / file).read_text().strip() if (at / file).is_file() else "max"
+            limits += [int(text)] if text.isdigit() else []
+    return limits

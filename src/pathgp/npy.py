@@ -1,0 +1,49 @@
+"""A matrix in a .npy file as a table, mapped into memory: its columns are named "0", "1" and so on."""
+
+import pathlib
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Shaped
+
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class Header(NamedTuple):
+    """What stands before the numbers."""
+
+    rows: int
+    columns: int
+    dtype: np.dtype
+
+
+def is_npy(path: pathlib.Path) -> bool:
+    """Whether a file is one of NumPy's, by its name."""
+    return path.name.lower().endswith(".npy")
+
+
+def header(path: pathlib.Path) -> Header:
+    """The shape and the type of the matrix, refused with a sentence if it is none, or not whole. Executes nothing."""
+    with open(path, "rb") as file:
+        try:
+            shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
+        except (ValueError, KeyError):  # an early end and a foreign beginning too
+            raise ValueError(f"{path} is not a .npy file: save the matrix by numpy.save.") from None
+        offset = file.tell()
+    if len(shape) != 2:
+        raise ValueError(
+            f"{path} has an array of shape {shape}: save a matrix, with a row for each observation and the target in "
+            "one of the columns."
+        )
+    if dtype.kind not in "biuf":
+        what = "Python objects" if dtype.hasobject else f"numbers of type {dtype}" if dtype.kind == "c" else str(dtype)
+        raise ValueError(f"{path} holds {what}: save a matrix of real numbers.")
+    size, present = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size - offset
+    if present < size:
+        raise ValueError(f"{path} was cut short: it has {present} of the {size} bytes of its numbers. Copy it again.")
+    return Header(*shape, dtype)
+
+
+def rows_of(path: pathlib.Path, start: int, stop: int) -> Shaped[np.ndarray, "n d"]:
+    """Some rows, in memory: the map does not outlive the call, and so no more of the file stays in memory than them."""
+    return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[start:stop], order="F")

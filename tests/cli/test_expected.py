@@ -1,0 +1,145 @@
+"""Matrices in .npy files, inducing points, and what a fit says of itself before it begins."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+import pyarrow as pa
+import pyarrow.parquet as pq
+from scipy.spatial.distance import cdist
+
+from pathgp import memory
+from pathgp.cli import expected, main
+from pathgp.estimator import PathGPRegressor
+
+ROWS, POINTS = 300, 40
+
+
+def matrix(rows, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-2, 2, size=(rows, 2))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=rows)
+    return np.column_stack([X[:, 0], y, X[:, 1]])
+
+
+@pytest.fixture(scope="module")
+def fit(tmp_path_factory):
+    """The folder, with a model on inducing points of a matrix whose column 1 is the target."""
+    folder = tmp_path_factory.mktemp("matrix")
+    np.save(folder / "train.npy", matrix(ROWS, 0))
+    words = ["fit", folder / "train.npy", "--target", "1", "--solver", "inducing", "--points", POINTS]
+    words += ["--num-samples", "8", "--out", folder / "model.safetensors"]
+    assert main([str(word) for word in words]) == 0
+    return folder
+
+
+def test_inducing_points_give_the_mean_of_the_closed_form(fit):
+    model = PathGPRegressor.load(fit / "model.safetensors")
+    data = matrix(ROWS, 0)
+    X, y = data[:, [0, 2]], data[:, 1]
+    unit = lambda A: (A - X.mean(0)) / X.std(0) / np.asarray(model.kernel_.lengthscale, float)
+    k = lambda A, Z: float(model.kernel_.variance) * (1 + (r := 3**0.5 * cdist(A, Z))) * np.exp(-r)
+    z = np.asarray(model.posterior_.solution.points, float) / np.asarray(model.kernel_.lengthscale, float)
+    assert z.shape == (POINTS, 2)
+    assert cdist(z, unit(X)).min(axis=1).max() < 1e-5  # they are rows of the data, in its standard units
+    level = float(model.posterior_.gp.mean)
+    noise, t = float(model.posterior_.gp.noise), (y - y.mean()) / y.std() - level
+    K = k(z, unit(X))
+    v = np.linalg.solve(noise * (k(z, z) + 1e-6 * np.eye(POINTS)) + K @ K.T, K @ t)
+    exact = (K.T @ v + level) * y.std() + y.mean()
+    # The tolerance is an error of predictions at the data of 0.1 % of their size, which is 1.4, as the preconditioner
+    # tells it, which resembles the equations roughly where there are so few rows: hence ten times as much.
+    assert np.sqrt(np.mean((model.predict(X) - exact) ** 2)) < 0.014
+    assert model.info_.solver == "InducingCG"
+
+
+def test_npy_parquet_and_csv_are_predicted_alike(fit, capsys):
+    rows = matrix(30, 1)
+    np.save(fit / "new.npy", rows)
+    pq.write_table(pa.table({str(i): column for i, column in enumerate(rows.T)}), fit / "new.parquet")
+    np.savetxt(fit / "new.csv", rows, delimiter=",", header="0,1,2", comments="", fmt="%.17g")
+    printed = []
+    for name in ("new.npy", "new.parquet", "new.csv"):
+        for words in (["predict"], ["sample", "--num-samples", "2"], ["evaluate", "--json"]):
+            assert main([words[0], str(fit / "model.safetensors"), str(fit / name), *words[1:]]) == 0
+            printed.append(capsys.readouterr().out)
+    assert printed[:3] == printed[3:6] == printed[6:]
+    assert json.loads(printed[2])["rmse"] < 0.25  # the noise is 0.1, the spread 1.3
+
+
+def test_what_is_to_come_is_said_before_it_begins(fit, capsys):
+    out = fit / "told.safetensors"
+    words = ["fit", str(fit / "train.npy"), "--target", "1", "--num-samples", "8", "--json", "--out", str(out)]
+    assert main(words) == 0
+    captured = capsys.readouterr()
+    told = [line for line in captured.err.splitlines() if "this will take about" in line]
+    assert len(told) == 1
+    assert told[0].endswith("GB (Cholesky).")
+    assert captured.err.index("this will take") < captured.err.index("learning '1' from 300 rows")
+    result = json.loads(captured.out)["expected"]
+    assert 0 < result["seconds"] < 600
+    assert 0.2 < result["gigabytes"] < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--points", "10"], "--points belongs to --solver inducing, but the solver is auto"),
+        (["--solver", "inducing", "--points", "0"], "--points must be at least 1"),
+        (["--solver", "inducing", "--points", "301"], "--points must be at most the 300 rows to learn from"),
+        (["--solver", "inducing", "--points", "300", "--test-share", "0.1"], "at most the 270 rows"),
+        (["--memory", "0.2"], "GB (Cholesky), but --memory allows 0.2: take fewer --num-samples, or inducing points"),
+        (["--memory", "0"], "--memory must be above 0"),
+        (["--memory", "nan"], "--memory must be above 0"),
+        (["--solver", "magic"], "'magic'"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.npy", "train.csv"])
+def test_what_cannot_be_is_refused(fit, capsys, name, words, sentence):
+    np.savetxt(fit / "train.csv", matrix(ROWS, 0), delimiter=",", header="0,1,2", comments="")
+    out = fit / "never.safetensors"
+    assert main(["fit", str(fit / name), "--target", "1", "--out", str(out), *words]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "learning" not in said
+    assert not out.exists()
+    if name == "train.npy":
+        assert "reading" not in said
+
+
+def test_a_matrix_without_rows_is_refused_as_such(tmp_path, capsys):
+    np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+    assert main(["fit", str(tmp_path / "none.npy"), "--target", "1", "--out", str(tmp_path / "m.safetensors")]) == 2
+    assert "none.npy has no rows" in capsys.readouterr().err
+
+
+def test_a_machine_that_says_nothing_refuses_nothing(fit, monkeypatch, capsys):
+    words = ["fit", str(fit / "train.npy"), "--target", "1", "--out", str(fit / "none.safetensors")]
+    monkeypatch.setattr(expected, "memory_limit", lambda: 10**8)
+    assert main(words) == 2
+    assert "but this machine has 0.1" in capsys.readouterr().err
+    monkeypatch.setattr(expected, "memory_limit", lambda: None)
+    assert main([*words, "--num-samples", "8"]) == 0
+
+
+def test_the_limit_of_a_machine(tmp_path):
+    files = {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n",
+        "proc/self/status": "Name: python\nVmRSS:\t 1000 kB\n",
+        "proc/self/cgroup": "4:memory:/jobs/mine\n3:cpu:/\n0::/other\n",
+    }
+    assert memory.memory_limit(tmp_path) is None
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory.memory_limit(tmp_path) == 6000 * 1024
+    for name, text in {"memory/jobs": "5000000", "memory/jobs/mine": "9223372036854771712"}.items():
+        (tmp_path / "sys/fs/cgroup" / name).mkdir(parents=True)
+        (tmp_path / "sys/fs/cgroup" / name / "memory.limit_in_bytes").write_text(f"{text}\n")
+    assert memory.memory_limit(tmp_path) == 5_000_000  # of the group around its own
+    (tmp_path / "sys/fs/cgroup/other").mkdir()
+    (tmp_path / "sys/fs/cgroup/other/memory.max").write_text("max\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("3000000\n")
+    assert memory.memory_limit(tmp_path) == 3_000_000

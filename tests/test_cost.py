@@ -1,0 +1,130 @@
+"""The counts of the cost model against what solvers do, and its growth against exponents that are known."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pathgp import cost
+from pathgp.cost import Rates, estimate, work_of
+from pathgp.gp import GP, condition
+from pathgp.kernels import Matern32
+from pathgp.solvers import SAP, Auto, InducingCG
+from pathgp.system import System
+
+ENTRY, FLOP, DISTANCE = Rates(1.0, 0.0, 0.0), Rates(0.0, 1.0, 0.0), Rates(0.0, 0.0, 1.0)
+COMPUTED: list[int] = []
+
+
+class Counting(Matern32):
+    """A kernel that counts the entries of every tile when it is computed."""
+
+    def __call__(self, A, Z):
+        jax.debug.callback(lambda: COMPUTED.append(A.shape[0] * Z.shape[0]))
+        return super().__call__(A, Z)
+
+
+@pytest.mark.parametrize(
+    ("solver", "work"),
+    [
+        (lambda X: InducingCG(X[:100], steps=18, tolerance=0.0), cost._inducing(2000, 3, 100)),
+        (lambda X: SAP(passes=5, block_size=256, tolerance=0.0), cost._sap(2000, 3, 5, 256)),
+    ],
+    ids=["inducing", "sap"],
+)
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
+def test_solvers_compute_as_many_entries_as_the_model_says(solver, work):
+    X = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
+    COMPUTED.clear()
+    condition(GP(Counting(1.0), 0.1), X, X[:, 0], solver=solver(X), num_samples=2, key=jax.random.key(0))
+    jax.effects_barrier()
+    assert sum(COMPUTED) == pytest.approx(work.entries, rel=0.1)  # and some for the factors, which count as flops
+
+
+@pytest.mark.parametrize("rows", [4000, 4001, 250_000, 250_001])
+def test_the_solver_of_auto_is_the_one_that_it_chooses(rows):
+    chosen = Auto().choose(System(Matern32(1.0), jnp.zeros((rows, 1)), jnp.asarray(0.1))).solver
+    said = work_of("auto", rows, 2).solver
+    assert said.startswith("SAP" if type(chosen).__name__ == "SubsetOfData" else type(chosen).__name__)
+    assert ("of the rows" in said) == (type(chosen).__name__ == "SubsetOfData")
+
+
+@pytest.mark.parametrize(
+    ("solver", "rates", "power"),
+    [
+        ("sap", ENTRY, 2),
+        ("cg", ENTRY, 2),
+        ("sdd", ENTRY, 1),
+        ("sgd", ENTRY, 1),
+        ("inducing", ENTRY, 1.065),  # prior draws by 1, and steps, of which there are more, by 1.13
+        ("cholesky", FLOP, 3),
+        ("inducing", DISTANCE, 1),
+    ],
+)
+def test_seconds_grow_by_known_powers_of_the_rows(solver, rates, power):
+    of = lambda N: estimate(N, 10, 16, solver, points=1000, rates=rates).seconds
+    assert np.log2(of(16_000_000) / of(8_000_000)) == pytest.approx(power, abs=0.065)
+
+
+@pytest.mark.parametrize(("solver", "power"), [("sap", 1), ("sdd", 1), ("inducing", 1), ("cholesky", 2)])
+def test_bytes_grow_by_known_powers_of_the_rows(solver, power):
+    of = lambda N: estimate(N, 10, 16, solver, points=100, rates=ENTRY).bytes
+    assert np.log2((of(4_000_000) - of(2_000_000)) / (of(2_000_000) - of(1_000_000))) == pytest.approx(power, abs=0.3)
+
+
+def test_the_arrays_of_a_solve_are_counted():
+    """Two million rows and 17 columns, by hand: 2 x 136 MB of targets, 80 MB of inputs, 176 MB of a table at least."""
+    found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=ENTRY).bytes
+    assert 136e6 * 2 + 80e6 + 176e6 < found < 8e9
+    more = estimate(2_000_000, 10, 32, "inducing", points=2000, rates=ENTRY).bytes
+    assert 2 * 16 * 8e6 < more - found < 8 * 16 * 8e6
+    assert estimate(50_000, 10, 16, "cholesky", rates=ENTRY).bytes > 8 * 50_000**2
+
+
+def test_a_limit_of_time_bounds_the_estimate():
+    whole = estimate(100_000, 10, 16, rates=Rates(1e-9, 2e-11, 1e-8))
+    short = estimate(100_000, 10, 16, max_seconds=20, rates=Rates(1e-9, 2e-11, 1e-8))
+    assert whole.seconds > 40
+    assert short.seconds <= 20 + 2e-11 * 3e12  # and what compiling takes
+    assert short.bytes == whole.bytes
+
+
+def test_rates_are_seconds_over_counts(monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    rates = cost.measured_rates(2, 3)
+    assert 1 / np.array(rates) == pytest.approx([2**24, 2**28, 2**21])
+
+
+SCRIPT = """
+import pathlib, re, sys
+from pathgp.cli import main
+assert main(sys.argv[1:]) == 0
+status = pathlib.Path("/proc/self/status").read_text()
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("solver", [["inducing", "--points", "500"], ["auto"]])
+def test_a_fit_takes_what_it_says(tmp_path, solver):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30_000, 5))
+    np.save(tmp_path / "train.npy", np.column_stack([X, np.sin(X[:, 0]) + 0.3 * rng.normal(size=30_000)]))
+    words = ["fit", str(tmp_path / "train.npy"), "--target", "5", "--num-samples", "16", "--json"]
+    words += ["--out", str(tmp_path / "model.safetensors"), "--solver", *solver]
+    as_users_run_it = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, "-c", SCRIPT, *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=as_users_run_it)
+    told, peak = run.stdout.splitlines()
+    result = json.loads(told)
+    assert int(peak) / 1e9 == pytest.approx(result["expected"]["gigabytes"], rel=0.25)
+    assert 1 / 3 < result["seconds"] / result["expected"]["seconds"] < 3  # a factor of two, and other work beside it
