@@ -63,20 +63,19 @@ def test_the_solver_of_auto_is_the_one_that_it_chooses(rows):
         ("cg", ENTRY, 2),
         ("sdd", ENTRY, 1),
         ("sgd", ENTRY, 1),
-        ("inducing", ENTRY, 1.065),  # prior draws by 1, and steps, of which there are more, by 1.13
         ("cholesky", FLOP, 3),
         ("inducing", DISTANCE, 1),
     ],
 )
 def test_seconds_grow_by_known_powers_of_the_rows(solver, rates, power):
     of = lambda N: estimate(N, 10, 16, solver, points=1000, rates=rates).seconds
-    assert np.log2(of(16_000_000) / of(8_000_000)) == pytest.approx(power, abs=0.065)
+    assert np.log2(of(16_000_000) / of(8_000_000)) == pytest.approx(power, abs=0.03)
 
 
 @pytest.mark.parametrize(("solver", "power"), [("sap", 1), ("sdd", 1), ("inducing", 1), ("cholesky", 2)])
 def test_bytes_grow_by_known_powers_of_the_rows(solver, power):
-    of = lambda N: estimate(N, 10, 16, solver, points=100, rates=ENTRY).bytes
-    assert np.log2((of(4_000_000) - of(2_000_000)) / (of(2_000_000) - of(1_000_000))) == pytest.approx(power, abs=0.3)
+    of = lambda N: estimate(N, 10, 16, solver, points=100, rates=ENTRY).bytes - cost.compiled_bytes(N)
+    assert np.log2((of(4_000_000) - of(2_000_000)) / (of(2_000_000) - of(1_000_000))) == pytest.approx(power, abs=0.02)
 
 
 def test_the_arrays_of_a_solve_are_counted():
