@@ -47,6 +47,7 @@ def test_a_ratio_that_keeps_everything_or_one(X, key):
 def test_a_random_subset_has_different_rows(X, key):
     z = np.asarray(inducing.random_subset(X, 300, key=key))
     assert len({tuple(row) for row in z}) == 300
+    assert {tuple(row) for row in z} <= {tuple(row) for row in np.asarray(X, z.dtype)}
 
 
 def test_k_means_represents_the_rows_better_than_a_random_subset(X, key):
@@ -63,6 +64,7 @@ def test_greedy_points_leave_less_variance_than_random_ones(X, key):
 
     chosen = inducing.greedy(KERNEL, X, 60, key=key)
     assert len({tuple(row) for row in np.asarray(chosen)}) == 60
+    assert {tuple(row) for row in np.asarray(chosen)} <= {tuple(row) for row in np.asarray(X, chosen.dtype)}
     assert left(chosen) < 0.8 * left(inducing.random_subset(X, 60, key=key))
 
 

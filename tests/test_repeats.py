@@ -74,11 +74,15 @@ def test_an_update_with_places_that_are_known_already(key, uneven):
     first = slice(0, 50)
     given = lambda rows: noise[rows] if uneven else None
     posterior = condition(
-        GP(KERNEL, noise[first] if uneven else 0.09), X[first], y[first], solver=Cholesky(), num_samples=2, key=key
+        GP(KERNEL, noise[first] if uneven else 0.09), X[first], y[first], solver=Cholesky(), num_samples=4000, key=key
     )
     posterior = posterior.update(X[50:], y[50:], noise=given(slice(50, None)), key=jax.random.key(1))
     assert posterior.system.size == 60
-    np.testing.assert_allclose(posterior.mean(QUERIES), exact(X, y, noise)[0], atol=1e-4)
+    mean, covariance = exact(X, y, noise)
+    np.testing.assert_allclose(posterior.mean(QUERIES), mean, atol=1e-4)
+    deviations = np.asarray(posterior.deviations(QUERIES))
+    np.testing.assert_allclose(deviations @ deviations.T / 4000, covariance, atol=5 * np.sqrt(2 / 4000))
+    np.testing.assert_allclose(deviations.var(axis=1)[10:30], np.diag(covariance)[10:30], rtol=0.15)
     again = posterior.update(X[:5], y[:5], noise=given(slice(0, 5)), key=jax.random.key(2))
     X, y, noise = (np.concatenate([a, a[:5]]) for a in (X, y, noise))
     np.testing.assert_allclose(again.mean(QUERIES), exact(X, y, noise)[0], atol=1e-4)

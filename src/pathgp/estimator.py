@@ -77,7 +77,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     solver_, info_ : the solver and what it reached: residuals, passes over the data, seconds, reason of choice
     trace_ : how learning went, a `Trace` for each target; empty where nothing was learned
     input_scaling_, target_scaling_ : centre and scale of each column
-    n_features_in_, feature_names_in_ : as everywhere in scikit-learn
+    n_features_in_, feature_names_in_, n_samples_seen_ : as everywhere in scikit-learn
 
     Several targets (y with columns) share kernel, noise level (in units of their spread) and one linear solve; their
     hyperparameters are the geometric mean over the targets.
@@ -158,6 +158,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             ),
             float(base.noise),
         )
+        self.n_samples_seen_ = len(X)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
@@ -175,7 +176,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         elif weights is None and posterior.gp.noise.ndim == 1:
             weights = np.ones(len(X))
         # Rows that are added later draw other noise.
-        key = jax.random.fold_in(self._key(), posterior.system.size)
+        key = jax.random.fold_in(self._key(), self.n_samples_seen_)
         updated = posterior.update(
             self.input_scaling_.apply(X),
             self.target_scaling_.apply(Y),
@@ -184,6 +185,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             progress=bool(self.verbose),
         )
         self._keep(updated, noise)
+        self.n_samples_seen_ += len(X)
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:

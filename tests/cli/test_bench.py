@@ -125,7 +125,7 @@ def test_throughput_of_predictions(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("method", ["nearest", "neighbourhoods", "pathwise", "exact"])
-def test_each_method_of_learning_gives_the_same_figures(method, tmp_path, monkeypatch):
+def test_each_method_of_learning_learns_and_is_judged(method, tmp_path, monkeypatch):
     monkeypatch.setitem(learning.METHODS, "nearest", [NearestNeighbour(steps=60, neighbours=16, batch_size=64)])
     monkeypatch.setitem(learning.METHODS, "neighbourhoods", [Neighbourhoods(centroids=1, size=200, steps=10)])
     quick = Pathwise(steps=25, probes=8, passes=2, num_features=200, block_size=128)

@@ -111,7 +111,7 @@ def test_hard_cases_end_in_finite_numbers(key, spoil):
     )
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gp))
     assert trace.left_out == 0
-    assert float(gp.noise) > 0
+    assert np.mean(trace.loss[-10:]) < trace.loss[0]
 
 
 def test_noise_that_differs_between_rows_is_scaled(key):

@@ -104,10 +104,10 @@ def test_condition_takes_them_and_far_away_a_sample_is_its_prior_draw(key, make)
 
 def test_repeated_points_and_a_single_one(key):
     system, targets = problem(N=300)
-    for z in (jnp.repeat(system.X[:20], 3, axis=0), system.X[:1]):
+    for z, number in ((jnp.repeat(system.X[:20], 3, axis=0), 20), (system.X[:1], 1)):
         for make in (InducingCholesky, InducingCG):
-            weights = make(z).solve(system, targets, key=key).weights
-            assert bool(jnp.all(jnp.isfinite(weights)))
+            solution = make(z).solve(system, targets, key=key)
+            assert error(system, solution, closed_form(system, targets, system.X[:number])).max() < 0.005
 
 
 def test_a_warm_start_goes_on_where_it_was(key):

@@ -165,6 +165,29 @@ def test_rows_that_fill_up_change_nothing():
     assert np.all(np.abs(ratio - 1) < 5 * np.sqrt(2 / 256))
 
 
+def test_repeated_places_neither_change_the_posterior_nor_the_sizes(monkeypatch):
+    """Ten of 40 rows repeat others, with other values: the mean by NumPy from all rows."""
+    rng = np.random.default_rng(0)
+    X = np.concatenate([(places := rng.random((30, 2))), places[:10]])
+    y = np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=40)
+    s, sizes = sampler(), []
+
+    def noting(*given, **options):
+        posterior = condition(*given, **options)
+        sizes.append(posterior.system.size)
+        return posterior
+
+    monkeypatch.setattr(loop, "condition", noting)
+    for rows in (33, 37, 40):
+        state = dataclasses.replace(State.empty(s._settings.space), X=X[:rows], y=y[:rows])
+        samples, _ = loop._samples(Model(KNOWN, 0.0, 1.0, 40), s._settings, state, 256, jax.random.key(0))
+    assert set(sizes) == {s._settings.rows(30)}  # there is one program for all of them
+    k = lambda A, B: (lambda r: (1 + r) * np.exp(-r))(np.sqrt(3) * np.linalg.norm(A[:, None] - B, axis=2) / 0.5)
+    mean = k(places, X) @ np.linalg.solve(k(X, X) + 1e-4 * np.eye(40), y)
+    # The noise has standard deviation 0.01, so that means over 256 samples are within 0.003.
+    np.testing.assert_allclose(np.asarray(samples(places)).mean(axis=1), mean, atol=5e-3)
+
+
 def test_sizes_are_few_and_only_for_exact_solvers():
     settings = sampler()._settings
     assert len({settings.rows(n) for n in range(1, 4001)}) == 13
@@ -191,6 +214,18 @@ def test_a_kept_posterior_grows_with_the_data(kept):
     assert kept._state.posterior.num_samples == 12
     mean = kept._state.posterior.mean(kept._state.X)
     np.testing.assert_allclose(mean, bowl(kept._settings.space.decode(kept._state.X)), atol=0.05)
+
+
+def test_a_kept_posterior_is_given_every_row_once(kept):
+    X = kept._state.X[:5]
+    repeated = kept._settings.space.decode(X)
+    kept.tell(repeated, bowl(repeated) + 1)
+    for _ in range(3):
+        kept.ask(4)
+        assert kept._state.posterior.system.size == 24
+        noise = np.asarray(kept._state.posterior.system.noise_diagonal)
+        np.testing.assert_allclose(noise[:5], noise[6] / 2, rtol=1e-5)  # two rows, not more with every ask
+        np.testing.assert_allclose(noise[6:], noise[6], rtol=1e-5)
 
 
 def test_mixed_samples_are_others_with_the_same_covariance(key):

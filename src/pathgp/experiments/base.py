@@ -167,8 +167,9 @@ def _stored(folder: pathlib.Path, cell: Cell) -> Record:
     stored = json.loads(file.read_text())
     if stored["settings"] != json.loads(json.dumps(cell.settings)):
         return Record(cell.name, cell.settings, None, "the settings have changed since it was run")
-    if stored["version"] != version("pathgp"):
-        return Record(cell.name, cell.settings, None, f"it was run by pathgp {stored['version']}, not by this version")
+    by = stored.get("version", "of an earlier version")
+    if by != version("pathgp"):
+        return Record(cell.name, cell.settings, None, f"it was run by pathgp {by}, not by this version")
     return Record(**{field: stored[field] for field in Record._fields if field in stored})
 
 

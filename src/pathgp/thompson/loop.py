@@ -84,6 +84,8 @@ class State(eqx.Module):
     model: Model | None = None
     posterior: Posterior | None = None
     """Only where it is so large that it is updated instead of computed anew."""
+    told: int = 0
+    """As many of the rows as it was given."""
 
     @classmethod
     def empty(cls, space: Space) -> "State":
@@ -160,26 +162,38 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
     """`num` posterior samples, in the units of the model; where the posterior is kept, with the state that has it."""
     y = (state.y - model.centre) / model.unit
     sample_key, mix_key = jax.random.fold_in(key, SAMPLE), jax.random.fold_in(key, MIX)
-    size = settings.rows(y.size)
-    if size is not None:
-        extra, width = size - y.size, 1 << (num - 1).bit_length()
-        variance = float(model.gp.kernel.diag(jnp.asarray(state.X[:1], dtype=float))[0])
-        noise = np.concatenate([np.full(y.size, float(model.gp.noise)), np.full(extra, NOTHING_KNOWN * variance)])
-        gp = GP(model.gp.kernel, noise, model.gp.mean)
-        X, y = np.pad(state.X, ((0, extra), (0, 0)), mode="edge"), np.pad(y, (0, extra), mode="edge")
+    if settings.rows(y.size) is not None:
+        gp, X, y = _filled_up(model.gp, settings, state.X, y)
+        width = 1 << (num - 1).bit_length()
         posterior = condition(gp, X, y, key=sample_key, solver=settings.solver, num_samples=width)
         return posterior.samples[:num], state
     posterior = state.posterior
     if posterior is None:
         posterior = condition(model.gp, state.X, y, key=sample_key, solver=settings.solver, num_samples=num)
     else:
-        told = posterior.system.size
-        if told < y.size:
-            posterior = posterior.update(state.X[told:], y[told:], key=sample_key)
+        if state.told < y.size:
+            posterior = posterior.update(state.X[state.told :], y[state.told :], key=sample_key)
         if posterior.num_samples < num:
             posterior = posterior.with_samples(num - posterior.num_samples, key=sample_key)
         posterior = mixed(posterior, mix_key)
-    return posterior.samples[:num], dataclasses.replace(state, posterior=posterior)
+    return posterior.samples[:num], dataclasses.replace(state, posterior=posterior, told=y.size)
+
+
+def _filled_up(
+    gp: GP, settings: Settings, X: Codes, y: Float64[np.ndarray, "N"]
+) -> tuple[GP, Codes, Float64[np.ndarray, "M"]]:
+    """The same data with each place once, then as many places that tell nothing as make up one of the few sizes.
+
+    `condition` would put repeated places together itself, and what is left would have a new size each time.
+    """
+    places, of_row, counts = np.unique(X, axis=0, return_inverse=True, return_counts=True)
+    means = np.bincount(of_row.reshape(-1), weights=y) / counts
+    extra = (settings.rows(counts.size) or counts.size) - counts.size
+    variance = float(gp.kernel.diag(jnp.asarray(X[:1], dtype=float))[0])
+    noise = np.concatenate([float(gp.noise) / counts, np.full(extra, NOTHING_KNOWN * variance)])
+    elsewhere = np.random.default_rng(settings.random_state).uniform(size=(extra, X.shape[1]))
+    filled = np.concatenate([places, elsewhere]), np.pad(means, (0, extra), mode="edge")
+    return GP(gp.kernel, noise, gp.mean), *filled
 
 
 def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
@@ -196,11 +210,11 @@ def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
         first = columns.shape[1] - s
         return jnp.concatenate([columns[:, :first], columns[:, first:] @ rotation], axis=1)
 
-    finish = posterior.finish
     where = lambda p: [
-        *(p.prior.weights, p.targets.signal, p.targets.noise, p.solution.weights),
+        *(p.prior.weights, p.targets.signal, p.targets.noise, p.targets.draws.weights, p.solution.weights),
         *([] if p.solution.residual is None else [p.solution.residual]),
-        *([] if finish is None else [p.finish.weights]),
+        *([] if p.unfinished is None else [p.unfinished]),
+        *([] if p.observations is None else [p.observations]),
     ]
     return eqx.tree_at(where, posterior, [turn(leaf) for leaf in where(posterior)])
 
