@@ -8,6 +8,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern
 from sklearn.model_selection import GridSearchCV
@@ -15,8 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from pathgp import PathGPRegressor, kernels, solvers, storage
+from pathgp import PathGPRegressor, estimator, kernels, solvers, storage
 from pathgp.scaling import ROWS, standardizing
+from pathgp.solvers import SAP, SubsetOfData
 
 N, D = 80, 2
 RNG = np.random.default_rng(0)
@@ -166,6 +168,32 @@ def test_data_that_come_later_count_as_much():
     weighted = clone(model).fit(X[:70], Y[:70]).partial_fit(X[70:], Y[70:], sample_weight=np.full(10, 4.0))
     noise = np.asarray(weighted.posterior_.gp.noise)
     np.testing.assert_allclose(noise, np.r_[np.full(70, 0.02), np.full(10, 0.005)], rtol=1e-5)
+
+
+def test_a_fit_that_fails_leaves_no_model_half_of_which_is_new(monkeypatch):
+    model = PathGPRegressor(num_samples=2, **FIXED).fit(X, Y)
+    monkeypatch.setattr(estimator, "condition", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(1000 * X, Y)
+    with pytest.raises(NotFittedError):
+        model.predict(QUERIES)
+
+
+def interrupted(*given, **options):
+    raise KeyboardInterrupt
+
+
+def test_what_is_added_later_has_as_much_time_again():
+    model = PathGPRegressor(num_samples=2, solver="sap", max_seconds=5, **FIXED).fit(X, Y)
+    assert model.posterior_.solver.max_seconds == 5
+    subset = PathGPRegressor(num_samples=2, solver=SubsetOfData(40, SAP()), max_seconds=5, tolerance=0.5, **FIXED)
+    inner = subset.fit(X, Y).posterior_.solver.solver
+    assert (inner.max_seconds, inner.tolerance) == (5, 0.5)
+
+
+def test_one_noise_for_each_row_is_refused_before_the_work():
+    with pytest.raises(ValueError, match=r"noise must be one number, but its shape is \(80,\): tell rows apart by"):
+        PathGPRegressor(**FIXED).set_params(noise=np.full(N, 0.1)).fit(X, Y)
 
 
 def test_repeated_rows_that_come_later_draw_other_noise_each_time():

@@ -190,6 +190,12 @@ BAD = {
         "X must be two-dimensional",
     ),
     "negative noise": (lambda: GP(RBF(), noise=-0.1), "noise must be positive"),
+    "a mean that is no number": (lambda: GP(RBF(), 0.1, mean=float("nan")), "mean must be finite, but it is nan"),
+    "a mean for each row": (
+        lambda: GP(RBF(), 0.1, mean=np.zeros(3)),
+        r"mean must be one number, but its shape is \(3,\)",
+    ),
+    "several variances": (lambda: RBF(1.0, np.ones(2)), r"variance must be one number, but its shape is \(2,\)"),
     "zero noise": (lambda: GP(RBF(), noise=0.0), "noise must be positive"),
     "noise of another length": (
         lambda: condition(GP(RBF(), np.ones(4)), np.zeros((3, 1)), np.zeros(3), key=jax.random.key(0)),

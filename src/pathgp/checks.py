@@ -40,6 +40,16 @@ def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[
     return values
 
 
+def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
+    """`x` as a float, refused unless it is one finite number."""
+    value = floats(x)
+    if value.ndim > 0:
+        raise ValueError(f"{name} must be one number, but its shape is {value.shape}.")
+    if is_concrete(value) and not bool(jnp.isfinite(value)):
+        raise ValueError(f"{name} must be finite, but it is {float(value)}.")
+    return value
+
+
 def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
     """`x` itself, refused if an entry is NaN or infinite."""
     if is_concrete(x):

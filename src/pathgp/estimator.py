@@ -9,21 +9,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from jaxtyping import Float, Float64, PRNGKeyArray
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pathgp import distributed, likelihood, solvers, storage
+from pathgp import distributed, solvers, storage
 from pathgp.checkpoint import Checkpoint
+from pathgp.fitting import learned_process, limited, row_noise, starting_process
 from pathgp.gp import GP, Posterior, condition
 from pathgp.inducing import RandomPoints
-from pathgp.likelihood.base import widening
-from pathgp.likelihood.parameters import parameters
-from pathgp.names import KERNELS, SOLVERS, named
+from pathgp.likelihood import Exact, NearestNeighbour, Trace
+from pathgp.names import SOLVERS, named
 from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
-from pathgp.sharding import gathered, of_first
+from pathgp.sharding import gathered
 
 EXACT_ROWS = 1000
 """Up to so many rows, hyperparameters are learned by the exact likelihood."""
@@ -129,6 +129,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         A row of weight 2 counts as two rows with the same values.
         """
         clock = time.perf_counter()
+        vars(self).pop("posterior_", None)  # whatever interrupts this leaves no model half of which is new
         solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
@@ -139,25 +140,23 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if isinstance(solver, RandomPoints):
             solver = solver.solver(inputs, key=jax.random.fold_in(solve_key, 1))  # a draw of its own
         base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
-        if hasattr(solver, "max_seconds") and self.max_seconds is not None:
-            learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
-            left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
-            solver = dataclasses.replace(solver, max_seconds=left)  # pyright: ignore[reportArgumentType]
-        gp = GP(base.kernel, _row_noise(base.noise, weights), base.mean)
-        self._keep(
-            condition(
-                gp,
-                inputs,
-                targets,
-                solver=solver,
-                num_samples=self.num_samples,
-                key=solve_key,
-                mesh=mesh,
-                progress=bool(self.verbose),
-                checkpoint=checkpoint,
-            ),
-            float(base.noise),
+        learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
+        left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
+        posterior = condition(
+            GP(base.kernel, row_noise(base.noise, weights), base.mean),
+            inputs,
+            targets,
+            solver=solver if self.max_seconds is None else limited(solver, max_seconds=left),
+            num_samples=self.num_samples,
+            key=solve_key,
+            mesh=mesh,
+            progress=bool(self.verbose),
+            checkpoint=checkpoint,
         )
+        if self.max_seconds is not None:  # what is added later has as long again, not what was left
+            later = limited(posterior.solver, max_seconds=self._seconds())
+            posterior = dataclasses.replace(posterior, solver=later)
+        self._keep(posterior, float(base.noise))
         self.n_samples_seen_ = len(X)
         return self
 
@@ -181,7 +180,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             self.input_scaling_.apply(X),
             self.target_scaling_.apply(Y),
             key=key,
-            noise=None if weights is None else _row_noise(jnp.asarray(noise), weights),
+            noise=None if weights is None else row_noise(jnp.asarray(noise), weights),
             progress=bool(self.verbose),
         )
         self._keep(updated, noise)
@@ -195,7 +194,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         of the function alone is √(std² − noise_). Both are estimated from the samples; the covariance of the function
         has the rank of their number.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True: ask for one of them.")
         inputs = self._inputs(X)
@@ -220,7 +219,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         They are functions that the model has, chosen by `random_state`: the same number chooses the same functions, at
         whatever rows they are evaluated. More than it has are drawn for this call, each one column more to solve.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, but it is {n_samples}.")
         inputs = self._inputs(X)
@@ -250,7 +249,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. All processes of a job
         save, and the first writes.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "posterior_")
         settings = self.get_params(deep=False)
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
@@ -305,13 +304,33 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
         return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
+    def _process(self, X: Any, Y: Any, weights: Any, key: PRNGKeyArray, mesh: Mesh | None) -> tuple[GP, list[Trace]]:
+        """The process in standardised units, its noise that of a row of weight one, and how it was found."""
+        if self.hyperparameters not in ("learn", "fixed"):
+            raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
+        learns = self.hyperparameters == "learn"
+        start = starting_process(self.kernel, self.noise, learns, X, Y, weights)
+        if not learns or len(X) == 1:  # one row says nothing about variation
+            return start, []
+        seconds = self._seconds() / 2 / Y.shape[1]
+        nearest = NearestNeighbour(max_seconds=seconds, mesh=mesh)
+        return learned_process(
+            start,
+            X,
+            Y,
+            weights,
+            method=Exact(max_seconds=seconds) if len(X) <= EXACT_ROWS else nearest,
+            key=key,
+            mesh=mesh,
+            progress=bool(self.verbose),
+            checkpoint=self._checkpoint(),
+        )
+
     def _solver(self) -> Any:
         solver = self.solver
         if isinstance(solver, str):
             solver = named(SOLVERS, solver, "solver")()
-        if self.tolerance is not None and hasattr(solver, "tolerance"):
-            solver = dataclasses.replace(solver, tolerance=self.tolerance)  # pyright: ignore[reportArgumentType]
-        return solver
+        return solver if self.tolerance is None else limited(solver, tolerance=self.tolerance)
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
@@ -350,51 +369,3 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.noise_ = float(variances[0]) if self.single_target_ else variances
         self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
         self.info_ = gathered(posterior.info)
-
-    def _start(self, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any) -> GP:
-        """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
-        counts = np.ones(len(X)) if weights is None else weights
-        spread = standardizing(X, counts).scale
-        centre, scale = standardizing(Y, counts)
-        level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
-        learns = self.hyperparameters == "learn"
-        kernel = self.kernel
-        if isinstance(kernel, str):
-            lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
-            kernel = named(KERNELS, kernel, "kernel")(lengthscale, level)
-        return GP(kernel, level / 10 if self.noise is None else self.noise, float(np.mean(centre)) if learns else 0.0)
-
-    def _process(
-        self,
-        X: Float[np.ndarray, "N d"],
-        Y: Float[np.ndarray, "N t"],
-        weights: Any,
-        key: PRNGKeyArray,
-        mesh: Mesh | None,
-    ) -> tuple[GP, list[likelihood.Trace]]:
-        """The process in standardised units, its noise that of a row of weight one, and how it was found."""
-        if self.hyperparameters not in ("learn", "fixed"):
-            raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
-        start = self._start(X, Y, weights)
-        if self.hyperparameters == "fixed" or len(X) == 1:  # one row says nothing about variation
-            return start, []
-        seconds = self._seconds() / 2 / Y.shape[1]
-        nearest = likelihood.NearestNeighbour(max_seconds=seconds, mesh=mesh)
-        method = likelihood.Exact(max_seconds=seconds) if len(X) <= EXACT_ROWS else nearest
-        found, traces, checkpoint = [], [], self._checkpoint()
-        for i, y in enumerate(Y.T):
-            begun = GP(start.kernel, _row_noise(start.noise, weights), start.mean)
-            kept = None if checkpoint is None else checkpoint.named(f"target{i}")
-            gp, trace = likelihood.fit_hyperparameters(
-                begun, X, y, key=key, method=method, progress=bool(self.verbose), checkpoint=kept
-            )
-            of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
-            found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))
-            traces.append(trace)
-        average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
-        return of_first(mesh, average).gp(), traces
-
-
-def _row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
-    """The noise variance of rows with these weights."""
-    return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)

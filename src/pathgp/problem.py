@@ -25,7 +25,7 @@ class GP(eqx.Module):
 
     kernel: Kernel
     noise: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="noise"))
-    mean: Float[Array, ""] = eqx.field(converter=checks.floats, default=0.0)
+    mean: Float[Array, ""] = eqx.field(converter=partial(checks.scalar, name="mean"), default=0.0)
 
 
 def parts(gp: GP) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def test_hard_cases_end_in_finite_numbers(key, spoil):
     )
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gp))
     assert trace.left_out == 0
-    assert np.mean(trace.loss[-10:]) < trace.loss[0]
+    assert (
+        nearest.estimate(gp, X, y, key=key) < nearest.estimate(default_gp(X, y), X, y, key=key) + 0.02
+    )  # noise of 40 small batches
 
 
 def test_noise_that_differs_between_rows_is_scaled(key):

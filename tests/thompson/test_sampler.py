@@ -5,15 +5,16 @@ import pathlib
 import signal
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pathgp import GP, condition
+from pathgp import GP, Local, condition
 from pathgp.kernels import Matern32
-from pathgp.solvers import SDD
+from pathgp.solvers import SAP, SDD, SGPR, ConvergenceWarning
 from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
 from pathgp.thompson.loop import Model, State, mixed, observe, propose
 from pathgp.thompson.maximise import Found
@@ -239,6 +240,21 @@ def test_mixed_samples_are_others_with_the_same_covariance(key):
     assert np.abs(np.corrcoef(before.T, after.T)[:12, 12:]).max() < 0.95
     system = posterior.system
     np.testing.assert_allclose(system @ other.solution.weights, other.targets.total, atol=2e-3)
+
+
+@pytest.mark.parametrize("solver", [SAP(passes=2, block_size=8, tolerance=0.0), SGPR(np.eye(2))], ids=["SAP", "SGPR"])
+def test_mixed_samples_take_all_that_belongs_to_them_along(solver, key):
+    """What is left to a local projection, and the draws that an update looks at."""
+    X = jax.random.uniform(key, (30, 2))
+    local = Local(8) if isinstance(solver, SAP) else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        posterior = condition(KNOWN, X, jnp.sin(5 * X[:, 0]), key=key, num_samples=12, solver=solver, local=local)
+    other = mixed(posterior, jax.random.key(9))
+    x = jax.random.uniform(jax.random.key(8), (25, 2))
+    before, after = np.asarray(posterior.deviations(x)), np.asarray(other.deviations(x))
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
+    np.testing.assert_allclose(other.targets.draws(X), other.targets.signal[:, 1:], atol=1e-4)
 
 
 @pytest.mark.parametrize("fixture", ["after", "kept"])

@@ -66,6 +66,7 @@ class Stationary(Kernel):
             raise ValueError(
                 f"lengthscale must be one number or one for each input, but its shape is {self.lengthscale.shape}."
             )
+        checks.scalar(self.variance, "variance")
 
     @abstractmethod
     def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
