@@ -63,7 +63,9 @@ def test_the_best_of_several_starts_is_kept(key):
     one = fit_hyperparameters(start, X, y, key=key, method=Exact(steps=5))[1]
     gp, several = fit_hyperparameters(start, X, y, key=key, method=Exact(steps=5, restarts=3))
     assert len(several.loss) > len(one.loss)
-    kept = loss_and_gradient(parameters(gp), jnp.asarray(X, float), jnp.asarray(y, float))[0]
+    with jax.enable_x64(True):
+        p = jax.tree.map(lambda leaf: leaf.astype(float), parameters(gp))
+        kept = loss_and_gradient(p, jnp.asarray(X, float), jnp.asarray(y, float))[0]
     assert float(kept) == pytest.approx(min(several.loss), abs=1e-4)
 
 
