@@ -150,6 +150,16 @@ def test_few_results_are_followed_by_points_that_fill_the_space(tmp_path, capsys
     assert {path.name for path in tmp_path.iterdir()} == {"bounds.json", "history.csv", "next.parquet"}
 
 
+def test_suggestions_with_names_that_need_quotes_are_read_back_as_pending(tmp_path, capsys):
+    (tmp_path / "bounds.json").write_text(json.dumps({"rate, per hour": [0, 1], 'the "b"': {"integer": [1, 9]}}))
+    (tmp_path / "history.csv").write_text('"rate, per hour","the ""b""",y\n0.5,3,1\n')
+    out = tmp_path / "next.csv"
+    assert suggest(tmp_path, "--n", "3", "--out", out, target="y") == 0
+    capsys.readouterr()
+    assert suggest(tmp_path, "--pending", out, "--json", target="y") == 0
+    assert json.loads(capsys.readouterr().out)["pending"] == 3
+
+
 def test_a_file_that_exists_is_kept_unless_forced(tmp_path, capfd):
     (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
     (tmp_path / "history.csv").write_text("a,y\n0.5,1\n")
