@@ -22,6 +22,7 @@ SKY, GREEN, PURPLE = "#56b4e9", "#009e73", "#cc79a7"
 
 def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], exact: Posterior | None = None) -> None:
     """A posterior of one input: data, mean, two standard deviations and five samples, with the exact one beside."""
+    posterior = posterior.gathered()  # without rows of padding
     data, line = posterior.system.X[:, 0], x[:, 0]
     visible = (data >= line[0]) & (data <= line[-1])
     y = posterior.targets.signal[:, 0] + posterior.gp.mean
@@ -40,7 +41,8 @@ def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], 
 
 def regions_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], basis: Basis | None = None) -> None:
     """The shares of the three regions along one input, stacked to one, with the data as ticks below."""
-    scores, line, data = regions(posterior, x, basis=basis), np.asarray(x)[:, 0], np.asarray(posterior.system.X)[:, 0]
+    scores, line = regions(posterior, x, basis=basis), np.asarray(x)[:, 0]
+    data = np.asarray(posterior.system.gathered().X)[:, 0]
     axes.stackplot(
         line,
         *scores,
