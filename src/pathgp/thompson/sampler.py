@@ -139,13 +139,16 @@ class ThompsonSampler:
         """
         from pathgp import storage
 
-        storage.save(path, (self._settings, self._state, self.batch_size), classes=CLASSES)
+        value = self._settings, self._state, self.batch_size
+        storage.save(path, value, metadata={"kind": "ThompsonSampler"}, classes=CLASSES)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ThompsonSampler":
         """The sampler that `save` wrote: it suggests what that one would have suggested."""
         from pathgp import storage
 
+        if storage.metadata(path).get("kind") != "ThompsonSampler":
+            raise ValueError(f"{path} does not hold a ThompsonSampler: give the path of one that `save` wrote.")
         sampler = cls.__new__(cls)
         sampler._settings, sampler._state, sampler.batch_size = storage.load(path, classes=CLASSES)
         return sampler
