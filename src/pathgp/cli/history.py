@@ -40,7 +40,7 @@ class Optimisation(NamedTuple):
             raise ValueError(f"--target is {a.target!r}, but {a.bounds} has it as an input: it cannot be both.")
         space = Space(tuple(bounds.values()))
         sign = -1.0 if a.minimise else 1.0
-        settings = Settings(space, None, sign, Auto(), Search(), 2 * (space.width + 1), a.seed)
+        settings = Settings(space, None, sign, Auto(), Search(), space.initial, a.seed)
         found = cls(settings, State.empty(space), list(bounds), a.target)
         X, y = read_history(a.file, bounds, a.target)
         if a.state is None:

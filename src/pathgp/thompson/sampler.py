@@ -66,7 +66,7 @@ class ThompsonSampler:
         if isinstance(gp, GP) and gp.noise.ndim:
             raise ValueError("gp must have one noise variance, since the rows to come are not known.")
         checks.at_least(batch_size, 1, "batch_size")
-        initial = 2 * (space.width + 1) if initial is None else initial
+        initial = space.initial if initial is None else initial
         checks.at_least(initial, 1, "initial")
         self.batch_size = batch_size
         sign = 1.0 if direction == "maximise" else -1.0
