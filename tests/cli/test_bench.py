@@ -116,8 +116,9 @@ def test_the_naive_product_is_the_same_product():
     assert product.table([row]).splitlines()[1].split() == ["1", "20.0", "18.0", "5.0", "4.00", "3.60", "1.20"]
 
 
-def test_error_against_time_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+def test_error_against_time_is_drawn(tmp_path, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
     results = [
         {"name": "auto", "seconds": 2.0, "rmse": 0.3},
         {"name": "sgd", "seconds": 9.0, "rmse": 0.5, "curve": [(0.0, 1.0), (1.0, 0.8), (9.0, 0.5)]},
@@ -126,6 +127,7 @@ def test_error_against_time_is_drawn(tmp_path):
     out = tmp_path / "picture.png"
     error_against_time(results, "a title", out)
     assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert matplotlib.get_backend() == "svg"  # as the user has it
 
 
 def test_throughput_of_predictions(tmp_path, capsys):
