@@ -165,6 +165,11 @@ def test_bad_points_are_refused(key, points, sentence):
             make(points).solve(system, targets, key=key)
 
 
+def test_the_objective_with_noise_in_the_targets_is_refused():
+    with pytest.raises(ValueError, match=r"InducingSGD\.descent has low_variance=False, but on inducing points"):
+        InducingSGD(np.zeros((3, 1)), descent=SGD(low_variance=False))
+
+
 def test_a_column_of_zeros_gives_zero(key):
     system, targets = problem(N=200)
     zero = Targets(0 * targets.signal, 0 * targets.noise)
