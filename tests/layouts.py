@@ -112,7 +112,6 @@ def products(mesh):
         quadratic = lambda kernel: jnp.sum(W[:, 0] * (dataclasses.replace(system, kernel=kernel) @ W)[:, 0])
         return {
             "whole": system @ W,
-            "rows": system.rows(B, W),
             "columns": system.columns(B, W[: len(ROWS)]),
             "block": system.block(B),
             "residual": system.residual_rows(B, targets, W),

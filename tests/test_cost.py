@@ -16,7 +16,9 @@ from pathgp import cost
 from pathgp.cost import Rates, estimate, work_of
 from pathgp.gp import GP, condition
 from pathgp.kernels import Matern32
-from pathgp.solvers import SAP, Auto, InducingCG
+from pathgp.likelihood import NearestNeighbour
+from pathgp.names import SOLVERS
+from pathgp.solvers import CG, SAP, Auto, InducingCG
 from pathgp.system import System
 
 ENTRY, FLOP, DISTANCE = Rates(1.0, 0.0, 0.0), Rates(0.0, 1.0, 0.0), Rates(0.0, 0.0, 1.0)
@@ -85,6 +87,19 @@ def test_the_arrays_of_a_solve_are_counted():
     more = estimate(2_000_000, 10, 32, "inducing", points=2000, rates=ENTRY).bytes
     assert 2 * 16 * 8e6 < more - found < 8 * 16 * 8e6
     assert estimate(50_000, 10, 16, "cholesky", rates=ENTRY).bytes > 8 * 50_000**2
+
+
+def test_settings_are_those_that_solvers_have_unless_they_are_told(monkeypatch):
+    monkeypatch.setitem(SOLVERS, "sap", lambda: SAP(block_size=256, factor_bytes=10**6))
+    monkeypatch.setitem(SOLVERS, "cg", lambda: CG(rank=7))
+    assert work_of("sap", 500, 3).bytes == 4 * 500 * 256
+    assert work_of("sap", 5000, 3).bytes == 10**6
+    assert work_of("cg", 500, 3).bytes == 4 * 4 * 500 * 7
+    monkeypatch.setattr(cost, "NearestNeighbour", lambda: NearestNeighbour(steps=120, batch_size=10))
+    assert cost.learning_seconds(10_000, DISTANCE) == 120 * 10 * 10_000
+    thrice = cost.learning_seconds(10**8, DISTANCE)  # searched after 0, 50 and 100 steps
+    monkeypatch.setattr(cost, "REFRESH", 60)
+    assert thrice / cost.learning_seconds(10**8, DISTANCE) == pytest.approx(3 / 2)
 
 
 def test_a_limit_of_time_bounds_the_estimate():

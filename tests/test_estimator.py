@@ -317,6 +317,21 @@ def test_a_slim_file_predicts_the_same_bits_in_another_process(learned, tmp_path
             call()
 
 
+class OfMyOwn(type(KERNEL)):
+    pass
+
+
+def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
+    mine = OfMyOwn(KERNEL.lengthscale, KERNEL.variance)
+    model = PathGPRegressor(num_samples=2, **{**FIXED, "kernel": mine, "solver": "cholesky"}).fit(X, Y)
+    model.save(tmp_path / "mine", classes=(OfMyOwn,))
+    with pytest.raises(ValueError, match="mine holds a OfMyOwn, which is no class of this version"):
+        PathGPRegressor.load(tmp_path / "mine")
+    loaded = PathGPRegressor.load(tmp_path / "mine", classes=(OfMyOwn,))
+    assert type(loaded.kernel_) is type(loaded.kernel) is OfMyOwn
+    np.testing.assert_array_equal(loaded.predict(QUERIES), model.predict(QUERIES))
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [

@@ -1,9 +1,14 @@
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from padding import with_padding
 
 pytest.importorskip("matplotlib")
 
-from pathgp import plots
+from pathgp import GP, condition, plots
+from pathgp.kernels import RBF
+from pathgp.solvers import Cholesky
 
 RNG = np.random.default_rng(0)
 
@@ -91,3 +96,15 @@ def test_convergence_shows_the_loss_and_each_residual():
     figure = plots.new_figure()
     plots.convergence_panels(figure, [], np.zeros(3), 0.0, "Cholesky")
     assert figure.axes[0].texts[0].get_text() == "hyperparameters were fixed"
+
+
+def test_rows_of_padding_are_not_drawn():
+    X = np.linspace(-1, 1, 60)[:, None]
+    key = jax.random.key(0)
+    posterior = condition(GP(RBF(0.5), 0.1), X, 2 + X[:, 0], solver=Cholesky(), num_samples=2, num_features=8, key=key)
+    left, right = plots.new_figure().subplots(1, 2)
+    padded, x = with_padding(posterior, 3), jnp.linspace(-1, 1, 8)[:, None]
+    plots.posterior_panel(left, padded, x)
+    np.testing.assert_allclose(left.lines[0].get_xydata(), np.column_stack([X, 2 + X])[::5], atol=1e-6)
+    plots.regions_panel(right, padded, x)
+    np.testing.assert_allclose(right.lines[0].get_xdata(), X[:, 0], atol=1e-6)

@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from padding import with_padding
 from scipy import linalg, stats
 
 from pathgp import GP, condition, metrics, spectral
@@ -301,3 +302,19 @@ def test_the_pictures_show_the_scores_and_the_functions(posterior, basis):
     behind = figure.axes[2].collections[0].get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose(behind.max(), 4, rtol=1e-6)
     plt.close(figure)
+
+
+@pytest.mark.parametrize("num_points", [2000, 30])
+@pytest.mark.parametrize("uneven", [False, True])
+def test_rows_of_padding_are_no_data(data, posterior, num_points, uneven):
+    if uneven:
+        posterior = posterior.with_noise_of_rows()
+    padded, x = with_padding(posterior, 3), np.linspace(-3, 3, 7)[:, None]
+    whole, found = (spectral.basis_of(p, num_points) for p in (posterior, padded))
+    np.testing.assert_array_equal(found.points, whole.points)
+    np.testing.assert_allclose(found.eigenvalues, whole.eigenvalues, rtol=1e-10)
+    for ours, expected in zip(spectral.regions(padded, x), spectral.regions(posterior, x), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-10)
+    points = data[0][:30]
+    bases = [spectral.nystrom_basis(p.system, points).eigenvalues for p in (padded, posterior)]
+    np.testing.assert_allclose(*bases, rtol=1e-10)

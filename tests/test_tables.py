@@ -116,6 +116,16 @@ def test_standard_output_gets_a_csv():
     assert sink.getvalue() == b"mean,sd\n1.5,0.25\n"
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.parquet"])
+def test_names_of_columns_that_need_quotes_are_read_back(tmp_path, name):
+    columns = {"size, in m": [1.5, 2.5], 'the "best"': [1.0, 2.0], "two\nlines": [3.0, 4.0], "plain": [5.0, 6.0]}
+    with tables.table_writer(tmp_path / name, None) as write:
+        write({name: np.array(values) for name, values in columns.items()})
+    kinds = tables.column_kinds(tmp_path / name)
+    assert kinds == dict.fromkeys(columns, "number")
+    assert pa.Table.from_batches(tables.read_batches(tmp_path / name, kinds)).to_pydict() == columns
+
+
 @pytest.mark.parametrize(
     ("text", "options", "sentence"),
     [
@@ -156,6 +166,7 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
         ("size,colour,sold\n,red,true\n", "1 values are missing in column 'size'"),
         ("size,colour,sold\n1,,true\n", "1 values are missing in column 'colour'"),
         ("size,colour,sold\noak,red,true\n", "column 'size' holds 'oak', where a number is expected"),
+        ("size,colour,sold\n1,red,maybe\n", "column 'sold' holds 'maybe', where true or false is expected"),
         ("size,colour,sold\ninf,red,true\n", "column 'size' has 1 infinite values"),
     ],
 )
@@ -177,7 +188,7 @@ def test_files_that_are_no_tables(tmp_path):
     text = tmp_path / "text.parquet"
     pq.write_table(pa.table({"size": ["oak"], "colour": ["red"], "sold": [True]}), text)
     encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])
-    with pytest.raises(ValueError, match="column 'size' holds text, where number is expected"):
+    with pytest.raises(ValueError, match="column 'size' holds text, where a number is expected"):
         list(encoding.blocks(text))
 
 

@@ -6,6 +6,7 @@ what it took on those of docs/benchmarks.md, and is said in the estimate.
 """
 
 import dataclasses
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from pathgp.estimator import EXACT_ROWS
+from pathgp.gp import condition
 from pathgp.kernels import Matern32
-from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS
+from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS, REFRESH, NearestNeighbour
 from pathgp.names import SOLVERS, named
 from pathgp.neighbours import Exhaustive
 from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
@@ -31,7 +33,7 @@ FLOAT, DOUBLE = 4, 8
 PASSES, SAP_PASSES, CG_STEPS = 5, 20, 60
 """Assumed of Auto (it took three to seven), of SAP until its own tolerance, and of CG."""
 
-FEATURES, SINE = 2000, 7
+FEATURES, SINE = int(inspect.signature(condition).parameters["num_features"].default), 7
 """Random features of a prior draw, and how many kernel entries one takes as long as."""
 
 STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_000
@@ -132,9 +134,10 @@ def _cholesky(N: int, c: int) -> Work:
     return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2)
 
 
-def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int = 2048, kept: int = 512 * 2**20) -> Work:
+def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> Work:
     """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
-    block = min(block, N)
+    s = SOLVERS["sap"]()
+    block, kept = min(s.block_size if block is None else block, N), s.factor_bytes
     factors = FLOAT * N * block
     visits = 1 if factors <= kept else passes
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
@@ -158,7 +161,8 @@ def _subset(N: int, c: int) -> Work:
     return _cholesky(rows, c)._replace(solver=f"Cholesky on {rows:,} of the rows", columns=6)
 
 
-def _cg(N: int, c: int, rank: int = 100) -> Work:
+def _cg(N: int, c: int) -> Work:
+    rank = SOLVERS["cg"]().rank
     name, held = f"CG, {CG_STEPS} steps", 4 * FLOAT * N * rank
     return Work(name, entries=CG_STEPS * N**2, flops=6 * N * rank**2, columns=11, inputs=4, bytes=held)
 
@@ -208,25 +212,23 @@ def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> flo
     return rates.entry * (work.entries + SINE * FEATURES * N) + rates.flop * (work.again * c + work.flops)
 
 
-LEARNING_STEPS, REFRESHED = 300, 6
-"""Of `NearestNeighbour`, and how often it searches for neighbours in them."""
-
-STEP_FLOPS, STEP_ROWS = 3e9, 256
-"""What a step of it takes, in operations of a product of matrices; most of it is small factorisations."""
+STEP_FLOPS = 3e9
+"""What a step of `NearestNeighbour` takes, in operations of a product of matrices: most are small factorisations."""
 
 
 def learning_seconds(N: int, rates: Rates) -> float:
-    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every fifty of them.
+    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every `REFRESH` of them.
 
     A pool of rows is looked up among N, N/2, N/4 … rows, half of it, a quarter, …: 2/3 of `POOL_ROWS` · N distances.
     Below, every step looks its rows up among all; and of few rows, the exact likelihood is factorised about 60 times.
     """
     if N <= EXACT_ROWS:
         return rates.flop * 60 * 3 * N**3
-    searched = LEARNING_STEPS * STEP_ROWS * N
+    method = NearestNeighbour()
+    searched = method.steps * method.batch_size * N
     if N > PREFIX_ROWS:
-        searched = REFRESHED * POOL_ROWS * (N * 2 / 3 + 2 * PREFIX_ROWS)
-    return rates.flop * LEARNING_STEPS * STEP_FLOPS + rates.distance * searched
+        searched = math.ceil(method.steps / REFRESH) * POOL_ROWS * (N * 2 / 3 + 2 * PREFIX_ROWS)
+    return rates.flop * method.steps * STEP_FLOPS + rates.distance * searched
 
 
 def levels(N: int) -> int:

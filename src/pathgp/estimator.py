@@ -1,7 +1,6 @@
 """The scikit-learn face of the library: the one mutable thing."""
 
 import dataclasses
-import os
 import time
 from typing import Any
 
@@ -24,6 +23,7 @@ from pathgp.names import SOLVERS, named
 from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
 from pathgp.sharding import gathered
+from pathgp.storage import Classes
 
 EXACT_ROWS = 1000
 """Up to so many rows, hyperparameters are learned by the exact likelihood."""
@@ -241,19 +241,18 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._outputs(draws * scale + centre, axis=1)
 
     def save(
-        self, path: str | os.PathLike[str], *, slim: bool = False, metadata: storage.Metadata | None = None
+        self, path: storage.Path, *, slim: bool = False, metadata: storage.Metadata | None = None, classes: Classes = ()
     ) -> None:
         """Writes the fitted model to one safetensors file, see `pathgp.storage`.
 
         A slim file has what prediction needs, a half to a third of the size; it cannot be updated or given more
-        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. All processes of a job
-        save, and the first writes.
+        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. A class of one's own,
+        for instance a kernel, is named in `classes`, here and in `load`. All processes of a job save, the first writes.
         """
         check_is_fitted(self, "posterior_")
-        settings = self.get_params(deep=False)
+        settings = self.get_params(deep=False) | {"checkpoint": None}
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
-        settings["checkpoint"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
         posterior = self.posterior_.gathered() if isinstance(self.posterior_, Posterior) else self.posterior_
         fitted["posterior_"] = posterior.predictor if slim else posterior
@@ -262,14 +261,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
         value = {"settings": settings, "fitted": fitted, "columns": columns}
         if jax.process_index() == 0:
-            storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(Scaling, RandomPoints))
+            storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(*classes, Scaling, RandomPoints))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "PathGPRegressor":
+    def load(cls, path: storage.Path, *, classes: Classes = ()) -> "PathGPRegressor":
         """The model that `save` wrote; it predicts the same bits."""
         if storage.metadata(path).get("kind") != "PathGPRegressor":
             raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
-        match storage.load(path, classes=(Scaling, RandomPoints)):
+        match storage.load(path, classes=(*classes, Scaling, RandomPoints)):
             case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
                 isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
             ):

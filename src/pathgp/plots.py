@@ -22,6 +22,7 @@ SKY, GREEN, PURPLE = "#56b4e9", "#009e73", "#cc79a7"
 
 def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], exact: Posterior | None = None) -> None:
     """A posterior of one input: data, mean, two standard deviations and five samples, with the exact one beside."""
+    posterior = posterior.gathered()  # without rows of padding
     data, line = posterior.system.X[:, 0], x[:, 0]
     visible = (data >= line[0]) & (data <= line[-1])
     y = posterior.targets.signal[:, 0] + posterior.gp.mean
@@ -40,7 +41,8 @@ def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], 
 
 def regions_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], basis: Basis | None = None) -> None:
     """The shares of the three regions along one input, stacked to one, with the data as ticks below."""
-    scores, line, data = regions(posterior, x, basis=basis), np.asarray(x)[:, 0], np.asarray(posterior.system.X)[:, 0]
+    scores, line = regions(posterior, x, basis=basis), np.asarray(x)[:, 0]
+    data = np.asarray(posterior.system.gathered().X)[:, 0]
     axes.stackplot(
         line,
         *scores,
@@ -85,14 +87,12 @@ def spectral_panel(
 
 def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
     """Test RMSE against seconds: a curve for a solver that was watched, a mark where each contestant ended."""
-    import matplotlib
+    from matplotlib import colormaps
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure()
+    axes = figure.subplots()
     for i, result in enumerate(r for r in results if "failed" not in r):
-        colour, marker = plt.get_cmap("tab20")((2 * i + i // 10) % 20), "osD^vP*X"[i % 8]
+        colour, marker = colormaps["tab20"]((2 * i + i // 10) % 20), "osD^vP*X"[i % 8]
         curve = [(s, e) for s, e in result.get("curve", []) if s > 0]
         if curve:
             axes.plot(*zip(*curve, strict=True), color=colour, linewidth=1)
@@ -105,7 +105,6 @@ def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.
     axes.yaxis.set_minor_formatter("{x:.2g}")
     axes.legend(fontsize=8, loc="upper right")
     save_figure(figure, path)
-    plt.close(figure)
 
 
 def new_figure(width: float = 7.0, height: float = 4.5) -> "Figure":

@@ -122,7 +122,7 @@ def spectral_basis(kernel: Kernel, X: Shaped[ArrayLike, "..."]) -> SpectralBasis
 
 def nystrom_basis(system: System, points: Shaped[ArrayLike, "..."]) -> NystromBasis:
     """One pass over the data and O(N M²) time for M points, in tiles."""
-    z = checks.inputs(points, "points")
+    z, system = checks.inputs(points, "points"), system.gathered()
     s, P = _eigen(wide(system.kernel, z, z))
     orthonormal = P / np.sqrt(s)
     gram = np.zeros((len(s), len(s)))
@@ -222,6 +222,7 @@ def basis_of(posterior: Posterior, num_points: int = 2000) -> Basis:
     Half of its points are rows at random, which are where most data are, and half are those that the others tell least
     of, so that nothing is left out.
     """
+    posterior = posterior.gathered()  # without rows of padding
     system = posterior.system
     checks.at_least(num_points, 2, "num_points")
     if system.size <= num_points:
@@ -255,6 +256,7 @@ def regions(
     On more rows than `basis_of` decomposes exactly, the prior score is an upper bound: a subspace explains less. A
     basis that is kept serves any number of calls.
     """
+    posterior = posterior.gathered()
     basis = basis_of(posterior) if basis is None else basis
     smallest = float(posterior.system.mean_noise) if smallest is None else smallest
     x = checks.inputs(x, "x")

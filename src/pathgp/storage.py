@@ -33,6 +33,8 @@ FORMAT = 1
 """The version of the format: a file of a later one is refused, and an earlier one stays readable."""
 
 Metadata = Mapping[str, Any]
+Path = str | os.PathLike[str]
+Classes = tuple[type, ...]
 
 CLASSES: tuple[type, ...] = (
     *(features.Fourier, features.Constant, features.Stacked, functions.Canonical, functions.Function, MinHash),
@@ -49,11 +51,11 @@ CLASSES: tuple[type, ...] = (
 
 
 def save(
-    path: str | os.PathLike[str],
+    path: Path,
     value: Any,
     *,
     metadata: Metadata | None = None,
-    classes: tuple[type, ...] = (),
+    classes: Classes = (),
 ) -> None:
     """Writes a posterior, a predictor, or any other value made of the library's classes to one file.
 
@@ -78,7 +80,7 @@ def save(
     write_tensors(pathlib.Path(path), encoder.tensors, header)
 
 
-def load(path: str | os.PathLike[str], *, classes: tuple[type, ...] = ()) -> Any:
+def load(path: Path, *, classes: Classes = ()) -> Any:
     """The value that `save` wrote, with the same bits. Executes nothing that stands in the file."""
     header, tensors = _read(path)
     decoder = Decoder(_by_name(classes), tensors, path)
@@ -93,7 +95,7 @@ def load(path: str | os.PathLike[str], *, classes: tuple[type, ...] = ()) -> Any
         ) from error
 
 
-def metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+def metadata(path: Path) -> dict[str, Any]:
     """What was said about the value when it was saved, and the versions that wrote it; the tensors are not read."""
     with _opened(path) as file:
         header = _header(file, path)
@@ -197,7 +199,7 @@ class Encoder:
 class Decoder:
     """Turns JSON and tensors back into the value."""
 
-    def __init__(self, classes: dict[str, type], tensors: dict[str, np.ndarray], path: str | os.PathLike[str]) -> None:
+    def __init__(self, classes: dict[str, type], tensors: dict[str, np.ndarray], path: Path) -> None:
         self.classes, self.tensors, self.path = classes, tensors, path
         self.arrays: dict[str, jax.Array] = {}
 
@@ -258,7 +260,7 @@ def _built(cls: type, fields: dict[str, Any]) -> Any:
     return value
 
 
-def _by_name(classes: tuple[type, ...]) -> dict[str, type]:
+def _by_name(classes: Classes) -> dict[str, type]:
     return {cls.__name__: cls for cls in (*classes, *CLASSES)}
 
 
@@ -273,7 +275,7 @@ def _checksum(header: dict[str, str], tensors: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def _opened(path: str | os.PathLike[str]) -> Any:
+def _opened(path: Path) -> Any:
     if not pathlib.Path(path).is_file():
         raise FileNotFoundError(f"{path} is not a file: give the path of a saved model.")
     try:
@@ -285,11 +287,11 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         ) from error
 
 
-def _damaged(path: str | os.PathLike[str]) -> ValueError:
+def _damaged(path: Path) -> ValueError:
     return ValueError(f"{path} is damaged: its checksum is not that of its content. Copy or save it again.")
 
 
-def _header(file: Any, path: str | os.PathLike[str]) -> dict[str, str]:
+def _header(file: Any, path: Path) -> dict[str, str]:
     header = file.metadata() or {}
     if header.get("format") != "pathgp" or not re.fullmatch("[0-9]{1,9}", header.get("format_version", "")):
         raise ValueError(f"{path} is a safetensors file, but not one that pathgp wrote, or its header is damaged.")
@@ -303,7 +305,7 @@ def _header(file: Any, path: str | os.PathLike[str]) -> dict[str, str]:
     return header
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     with _opened(path) as file:
         header = _header(file, path)
         try:

@@ -59,10 +59,6 @@ class Targets(eqx.Module):
             )
         return jnp.zeros((Z.shape[0], 0), Z.dtype) if self.draws is None else self.draws(Z)
 
-    def rows(self, index: Int[Array, "b"]) -> "Targets":
-        """The right-hand sides at some of the rows."""
-        return self.each(lambda columns: columns[index])
-
     def each(self, f: Callable[[Float[Array, "N s"]], Float[Array, "M s"]]) -> "Targets":
         """The right-hand sides with f of the signal and of the noise."""
         return Targets(f(self.signal), f(self.noise), self.draws)
@@ -194,12 +190,6 @@ class System(eqx.Module):
         """X_B, the inputs of the rows B."""
         return sharding.take(self.mesh, self.X, index)
 
-    def rows(self, index: Int[Array, "b"], V: Float[Array, "N s"]) -> Float[Array, "b s"]:
-        """(K V)_B for the rows B."""
-        if self.K is not None:
-            return self.K[index] @ V
-        return self.onto(self.inputs(index), V)
-
     def columns(self, index: Int[Array, "b"], V: Float[Array, "b s"]) -> Float[Array, "N s"]:
         """K_{X,B} V for the columns B."""
         if self.K is not None:
@@ -234,7 +224,7 @@ class System(eqx.Module):
     ) -> Float[Array, "b s"]:
         """f((K W)_B, *columns_B) for a linear f: one reduction, of what each device has of all."""
         if self.K is not None:
-            return f(self.rows(index, W), *(x[index] for x in columns))
+            return f(self.K[index] @ W, *(x[index] for x in columns))
 
         def local(X: Array, W: Array, columns: tuple[Array, ...], kernel: Kernel, X_B: Array, index: Array) -> Array:
             return f(tiled_product(kernel, X_B, X, W, self.tile), *(own(self.mesh, x, index) for x in columns))

@@ -1,5 +1,7 @@
 """Tables in files, CSV (also .gz), Parquet and .npy, as streams of columns in constant memory (the extra `files`)."""
 
+import csv
+import io
 import pathlib
 import re
 from collections import Counter
@@ -17,6 +19,7 @@ from pathgp.files import replacing
 
 NUMBER, BOOLEAN, TEXT = "number", "boolean", "text"
 ARROW = {NUMBER: pa.float64(), BOOLEAN: pa.bool_(), TEXT: pa.string()}
+WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text"}
 ROWS_AT_ONCE = 65_536
 
 
@@ -64,7 +67,7 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
     """The named columns, in that order and each as its kind, a batch of rows after the other."""
     types = {name: ARROW[kind] for name, kind in kinds.items()}
     done = 0
-    with _sentences(path, lambda: done):
+    with _sentences(path, lambda: done, kinds):
         if npy.is_npy(path):
             yield from _rows_of_npy(path, types)
             return
@@ -124,7 +127,9 @@ def _csv_writer(sink: Any) -> Iterator[Writer]:
         nonlocal started
         options = pyarrow.csv.WriteOptions(include_header=False)
         if not started:  # a header of its own, for Arrow would put every name in quotes
-            sink.write((",".join(columns) + "\n").encode())
+            header = io.StringIO()
+            csv.writer(header, lineterminator="\n").writerow(columns)
+            sink.write(header.getvalue().encode())
         started = True
         pyarrow.csv.write_csv(pa.table(dict(columns)), sink, options)
 
@@ -184,13 +189,13 @@ def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType) -> p
     kind = _kind(column.type)
     if kind not in ARROW or (kind == TEXT and to != pa.string()):
         asked = next(k for k, arrow in ARROW.items() if arrow == to)
-        raise ValueError(f"{path}: column {name!r} holds {kind}, where {asked} is expected.")
+        raise ValueError(f"{path}: column {name!r} holds {kind}, where {WORDS[asked]} is expected.")
     return column.cast(to)
 
 
 @contextmanager
-def _sentences(path: pathlib.Path, done: Any = lambda: 0) -> Iterator[None]:
-    """What pyarrow finds wrong with a file, in words that name the file and the column."""
+def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, str] | None = None) -> Iterator[None]:
+    """What pyarrow finds wrong with a file, in words that name the file, the column, and the kind it is read as."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     if not path.is_file():
@@ -207,8 +212,9 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0) -> Iterator[None]:
         conversion = re.match(r"In CSV column #(\d+): .*invalid value '(.*)'", message)
         if conversion:
             column, value = _header(path)[int(conversion[1])], conversion[2]
+            asked = WORDS[(kinds or {}).get(column, NUMBER)]
             raise ValueError(
-                f"{path}: column {column!r} holds {value!r}{where}, where a number is expected: mend it, or fit with "
+                f"{path}: column {column!r} holds {value!r}{where}, where {asked} is expected: mend it, or fit with "
                 f"--one-hot {column} to take the column for text."
             ) from None
         raise ValueError(f"{path} cannot be read{where}: {message}.") from None

@@ -66,6 +66,9 @@ def main_arguments():
     [
         (["bench", "solve", "--dataset", "nowhere"], "nowhere/data.csv.gz is missing"),
         (["bench", "solve", "--dataset", "elevators"], "PATHGP_DATA is not set"),
+        (["bench", "solve", "--n", "0"], "--n must be at least 1, but it is 0"),
+        (["bench", "solve", "--test-rows", "-3"], "--test-rows must be at least 1, but it is -3"),
+        (["bench", "solve", "--split", "1"], "--split is 1, but synthetic data have no other than 0"),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(command, sentence, capsys, monkeypatch, tmp_path):
@@ -77,6 +80,16 @@ def test_bad_input_is_a_sentence_and_exit_code_2(command, sentence, capsys, monk
     assert error.startswith("pathgp: ")
     assert sentence in error
     assert "Traceback" not in error
+
+
+def test_synthetic_data_take_given_hyperparameters_and_so_many_test_rows(tmp_path):
+    given = {"length_scale": [0.5] * 8, "signal_scale": 2.0, "noise_scale": 0.5, "mean": 0.25}
+    (tmp_path / "given.json").write_text(json.dumps(given))
+    plain, _ = contest.problem("synthetic", 20, 0)
+    data, gp = contest.problem("synthetic", 20, 0, None, tmp_path / "given.json", 7)
+    assert (gp.kernel.lengthscale.tolist(), float(gp.kernel.variance), float(gp.noise)) == ([0.5] * 8, 4.0, 0.25)
+    assert (data.X.shape, data.X_test.shape, data.y_test.shape) == ((20, 8), (7, 8), (7,))
+    assert data.y_test.tolist() == pytest.approx((plain.y_test[:7] - 0.25).tolist())
 
 
 def test_unknown_contestants_are_refused(capsys):
@@ -103,8 +116,9 @@ def test_the_naive_product_is_the_same_product():
     assert product.table([row]).splitlines()[1].split() == ["1", "20.0", "18.0", "5.0", "4.00", "3.60", "1.20"]
 
 
-def test_error_against_time_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+def test_error_against_time_is_drawn(tmp_path, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
     results = [
         {"name": "auto", "seconds": 2.0, "rmse": 0.3},
         {"name": "sgd", "seconds": 9.0, "rmse": 0.5, "curve": [(0.0, 1.0), (1.0, 0.8), (9.0, 0.5)]},
@@ -113,6 +127,7 @@ def test_error_against_time_is_drawn(tmp_path):
     out = tmp_path / "picture.png"
     error_against_time(results, "a title", out)
     assert out.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert matplotlib.get_backend() == "svg"  # as the user has it
 
 
 def test_throughput_of_predictions(tmp_path, capsys):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from scipy.stats import norm
 from tables_of_houses import houses, write
 
+from pathgp import PathGPRegressor
 from pathgp.cli import main
 
 
@@ -121,3 +122,22 @@ def test_pictures(fitted, tmp_path, capsys, kind, with_rows):
     if kind in ("predicted", "relevance"):  # the default, where there are many inputs
         run(capsys, "plot", fitted.model, *([fitted.test] if with_rows else []), "--out", tmp_path / "default.png")
         assert (tmp_path / "default.png").read_bytes() == out.read_bytes()
+
+
+@pytest.mark.parametrize("targets", [["y"], ["y", "z"]])
+def test_a_model_from_python_is_taken_if_it_has_one_target(tmp_path, capsys, targets):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.linspace(0, 3, 20), "y": np.sin(np.linspace(0, 3, 20)), "z": np.arange(20.0)})
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    settings = {"hyperparameters": "fixed", "solver": "cholesky", "num_samples": 1, "random_state": 0}
+    model = PathGPRegressor("rbf", **settings).fit(frame[["a"]], frame[targets])
+    model.save(tmp_path / "model")
+    out = tmp_path / "out.csv"
+    code = main(["predict", str(tmp_path / "model"), str(tmp_path / "new.csv"), "--out", str(out)])
+    if len(targets) == 1:
+        assert code == 0
+        np.testing.assert_allclose(pandas.read_csv(out)["mean"], model.predict(frame[["a"]])[:, 0], rtol=1e-5)
+    else:
+        assert code == 2
+        assert "model has 2 targets, but the command line takes models of one" in capsys.readouterr().err
+        assert not out.exists()

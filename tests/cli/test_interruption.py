@@ -118,3 +118,20 @@ def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
         assert "is a whole model" in said
     else:
         assert "nothing was written" in said
+
+
+def test_a_demo_that_is_stopped_says_that_its_tables_are_there(tmp_path, monkeypatch, capsys):
+    from pathgp.cli import models
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.Fitted, "fit", stop)
+    folder = tmp_path / "demo"
+    assert main(["demo", "--out", str(folder)]) == 130
+    said = capsys.readouterr().err
+    assert (
+        said.splitlines()[-1] == f"pathgp: stopped: {folder} has what was written before; to begin anew, add --force."
+    )
+    assert "nothing was written" not in said
+    assert {path.name for path in folder.iterdir()} == {"train.csv", "new.csv"}

@@ -10,6 +10,7 @@ pytest.importorskip("pyarrow")
 import pyarrow.csv
 import pyarrow.parquet
 
+from pathgp import storage
 from pathgp.cli import main
 from pathgp.thompson import Categorical, Integer, Real, ThompsonSampler
 
@@ -150,6 +151,16 @@ def test_few_results_are_followed_by_points_that_fill_the_space(tmp_path, capsys
     assert {path.name for path in tmp_path.iterdir()} == {"bounds.json", "history.csv", "next.parquet"}
 
 
+def test_suggestions_with_names_that_need_quotes_are_read_back_as_pending(tmp_path, capsys):
+    (tmp_path / "bounds.json").write_text(json.dumps({"rate, per hour": [0, 1], 'the "b"': {"integer": [1, 9]}}))
+    (tmp_path / "history.csv").write_text('"rate, per hour","the ""b""",y\n0.5,3,1\n')
+    out = tmp_path / "next.csv"
+    assert suggest(tmp_path, "--n", "3", "--out", out, target="y") == 0
+    capsys.readouterr()
+    assert suggest(tmp_path, "--pending", out, "--json", target="y") == 0
+    assert json.loads(capsys.readouterr().out)["pending"] == 3
+
+
 def test_a_file_that_exists_is_kept_unless_forced(tmp_path, capfd):
     (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
     (tmp_path / "history.csv").write_text("a,y\n0.5,1\n")
@@ -241,6 +252,22 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path, capfd, history, options,
     assert suggest(tmp_path, "--state", state, *options, target="y") == 2
     assert sentence in capfd.readouterr().err
     assert state.read_bytes() == before
+
+
+def test_a_file_of_another_kind_is_no_state(tmp_path, capfd):
+    (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
+    (tmp_path / "history.csv").write_text("a,y\n0.5,1\n")
+    loop = ThompsonSampler([(0.0, 1.0)])
+    loop.save(tmp_path / "loop")
+    storage.save(tmp_path / "model", Integer(1, 2), metadata={"kind": "model", "told": 1}, classes=(Integer,))
+    for name in ("loop", "model"):
+        before = (tmp_path / name).read_bytes()
+        assert suggest(tmp_path, "--state", tmp_path / name, target="y") == 2
+        assert f"{name} is not one that `pathgp suggest` wrote: name another file.\n" in capfd.readouterr().err
+        assert (tmp_path / name).read_bytes() == before
+    assert suggest(tmp_path, "--state", tmp_path / "state", target="y") == 0
+    with pytest.raises(ValueError, match="state does not hold a ThompsonSampler"):
+        ThompsonSampler.load(tmp_path / "state")
 
 
 def test_help_shows_the_json(capsys):

@@ -145,6 +145,21 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
     assert report.scale_of(cubes, tmp_path) == "machine"
 
 
+def test_a_run_that_is_stopped_says_where_its_cells_are(tmp_path, monkeypatch, capsys):
+    class Stopping(Squares):
+        def compute(self, settings):
+            if settings["n"] == 2:
+                raise KeyboardInterrupt
+            return super().compute(settings)
+
+    monkeypatch.setattr(paper, "named", lambda name: Stopping())
+    assert main(["experiment", "run", "squares", "--out", str(tmp_path)]) == 130
+    sentence = f"stopped: the cells that were finished are in {tmp_path}: the same command goes on from there."
+    assert capsys.readouterr().err.splitlines()[-1] == f"pathgp: {sentence}"
+    records = base.load(Squares(), "smoke", tmp_path)
+    assert [record.result for record in records] == [{"square": 1}, None, None]
+
+
 def test_cells_of_another_version_are_computed_again(tmp_path, monkeypatch):
     squares = Squares(numbers=(1, 2))
     base.run(squares, "smoke", tmp_path)

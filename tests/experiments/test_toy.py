@@ -2,7 +2,11 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from pathgp import condition
 from pathgp.experiments import toy
+from pathgp.solvers import Cholesky
 
 
 def test_the_demo_on_fewer_points(tmp_path):
@@ -21,6 +25,16 @@ def test_the_demo_on_fewer_points(tmp_path):
         assert by_name[layout, "SAP"]["rmse_to_exact_mean"] < by_name[layout, "SGD"]["rmse_to_exact_mean"]
     assert out.read_bytes().startswith(b"\x89PNG")
     assert list(tmp_path.iterdir()) == [out]  # nothing half-written beside it
+
+
+def test_a_picture_is_drawn_and_the_backend_stays_as_it_is(tmp_path, monkeypatch, key):
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
+    layout = next(toy.layouts(50))
+    posterior = condition(layout.gp, layout.X, layout.y, solver=Cholesky(), num_samples=5, num_features=8, key=key)
+    toy.draw([(layout, [posterior])], [toy.Row("infill", "Cholesky", 1.0, 1.0, 0.0, 0.0, 0.0)], tmp_path / "demo.png")
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert matplotlib.get_backend() == "svg"
 
 
 def test_the_table_has_a_line_for_each_row():

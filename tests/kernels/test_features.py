@@ -107,10 +107,13 @@ def test_a_product_without_features_says_so(key):
 
 
 def test_features_come_in_pairs(key):
-    with pytest.raises(ValueError, match="num must be even"):
+    with pytest.raises(ValueError, match="num_features must be even"):
         kernels.RBF().features(key, 101, 3)
-    with pytest.raises(ValueError, match="num must be at least 2"):
+    with pytest.raises(ValueError, match="num_features must be at least 2"):
         kernels.RBF().features(key, 0, 3)
+    for k in (kernels.RBF() + kernels.Matern32(), (kernels.RBF() + kernels.Matern32()) * kernels.RBF()):
+        with pytest.raises(ValueError, match="num_features of a sum must be at least 4, but it is 2"):
+            k.features(key, 2, 3)
 
 
 def test_the_value_at_zero_distance_is_exact(key):

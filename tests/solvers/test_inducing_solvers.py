@@ -1,5 +1,6 @@
 """Solvers on inducing points against the closed form in NumPy."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +10,8 @@ from problems import exact, prediction_error, problem
 from pathgp import GP, condition
 from pathgp.functions import Canonical
 from pathgp.kernels import RBF, Matern32
-from pathgp.solvers import SGD, ConvergenceWarning, InducingCG, InducingCholesky, InducingSGD
+from pathgp.likelihood import collapsed_bound
+from pathgp.solvers import SGD, SGPR, ConvergenceWarning, InducingCG, InducingCholesky, InducingSGD
 from pathgp.solvers.inducing import gram_product
 from pathgp.solvers.inducing_cg import REFRESH
 from pathgp.system import System, Targets
@@ -110,6 +112,36 @@ def test_repeated_points_and_a_single_one(key):
             assert error(system, solution, closed_form(system, targets, system.X[:number])).max() < 0.005
 
 
+class Dented(RBF):
+    """A kernel that lacks `depth` on its diagonal, as one does that rounds more than float64."""
+
+    depth: float = eqx.field(static=True, default=0.0)
+
+    def __call__(self, X, Z):
+        same = jnp.all(X[:, None] == Z[None], axis=-1)
+        return super().__call__(X, Z) - self.depth * same
+
+
+@pytest.mark.parametrize("make", [InducingCholesky, SGPR])
+def test_jitter_is_raised_until_the_points_can_be_factorised(key, make):
+    X = np.linspace(-1, 1, 200)[:, None]
+    y, z = np.sin(3 * X[:, 0]), np.linspace(-0.99, 0.99, 40)[:, None]
+    targets = Targets(jnp.asarray(y[:, None], float), jnp.zeros((200, 1)))
+    system = System(Dented(1.0, depth=1e-4), jnp.asarray(X, float), jnp.asarray(0.01))
+    solution = make(z).solve(system, targets, key=key)
+    K_zz, K_zX = (np.exp(-((z - A.T) ** 2) / 2) for A in (z, X))
+    weights = np.linalg.solve(K_zz + 1e-5 * np.eye(40) + K_zX @ K_zX.T / 0.01, K_zX @ y / 0.01)
+    fitted = np.asarray(RBF(1.0)(system.X, solution.points) @ solution.weights)[:, 0]
+    np.testing.assert_allclose(fitted, K_zX.T @ weights, atol=2e-3)  # float32 weights
+    # Of 10⁻¹⁰, 10⁻⁹, … the first that is more than what lacks is 10⁻³.
+    Q = K_zX.T @ np.linalg.solve(K_zz + 9e-4 * np.eye(40), K_zX) + 0.01 * np.eye(200)
+    bound = -(np.linalg.slogdet(2 * np.pi * Q)[1] + y @ np.linalg.solve(Q, y) + (200 * 1.01 - np.trace(Q)) / 0.01) / 2
+    assert collapsed_bound(GP(system.kernel, 0.01), X, y, z) == pytest.approx(bound, abs=0.05)  # float32 data
+    hopeless = System(Dented(1.0, depth=0.5), system.X, system.noise)
+    with pytest.raises(ValueError, match=r"K_zz is not positive definite .* choose fewer points, or points that lie"):
+        make(z).solve(hopeless, targets, key=key)
+
+
 def test_a_warm_start_goes_on_where_it_was(key):
     system, targets = problem(N=1000)
     z = system.X[::10]
@@ -131,6 +163,11 @@ def test_bad_points_are_refused(key, points, sentence):
     for make in (InducingCholesky, InducingCG, InducingSGD):
         with pytest.raises(ValueError, match=sentence):
             make(points).solve(system, targets, key=key)
+
+
+def test_the_objective_with_noise_in_the_targets_is_refused():
+    with pytest.raises(ValueError, match=r"InducingSGD\.descent has low_variance=False, but on inducing points"):
+        InducingSGD(np.zeros((3, 1)), descent=SGD(low_variance=False))
 
 
 def test_a_column_of_zeros_gives_zero(key):

@@ -21,8 +21,10 @@ from pathgp.solvers import (
     Every,
     InducingCG,
     InducingSGD,
+    Info,
     Iterative,
 )
+from pathgp.solvers.base import warn_unless_converged
 from pathgp.solvers.cholesky import factorise, substitute
 
 WELL, BADLY = 1e-1, 1e-6
@@ -202,6 +204,14 @@ def test_an_unfinished_solve_says_so_once(key):
     assert len(messages) == 1
     assert "SDD did not reach the tolerance 1.0e-02 in 20 steps" in messages[0]
     assert not bool(jnp.any(solution.info.converged))
+
+
+def test_the_warning_tells_of_the_columns_that_are_above_the_tolerance():
+    """A column that met what its solver was asked for in another way, by settling, does not count."""
+    residual, converged = jnp.array([0.5, 0.25, 0.125, 1e-3]), jnp.array([True, False, False, True])
+    with pytest.warns(ConvergenceWarning, match="2 of 4 columns are above the tolerance, and the largest of") as caught:
+        warn_unless_converged(Info("SAP", 7, 3.5, 1.0, 0.01, residual, converged))
+    assert "residuals is 2.5e-01." in str(caught[0].message)
 
 
 def test_divergence_is_an_error_and_not_a_result(key):

@@ -30,6 +30,17 @@ def test_the_subset_is_solved_as_if_there_were_no_other_rows(key, uneven):
     np.testing.assert_allclose(fitted + noise[:, None] * solution.weights, targets.total[rows], atol=1e-3)
 
 
+def test_a_subset_of_a_subset_is_some_rows_of_the_data_with_their_own_weights(key):
+    system, targets = problem(N=200)
+    solution = SubsetOfData(rows=100, solver=SubsetOfData(rows=30)).solve(system, targets, key=key)
+    rows = np.asarray(solution.rows)
+    assert len(set(rows)) == 30
+    np.testing.assert_array_equal(solution.points, system.X[rows])
+    alone = System(system.kernel, system.X[rows], system.noise), targets.each(lambda columns: columns[rows])
+    K, truth = exact(*alone)
+    assert prediction_error(K, solution.weights, truth).max() < 1e-4
+
+
 def test_another_key_draws_other_rows(key):
     system, targets = problem(N=200)
     one, other = (SubsetOfData(rows=50).solve(system, targets, key=k).rows for k in jax.random.split(key))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pathgp import GP, Local, condition
+from pathgp import GP, Local, condition, storage
 from pathgp.kernels import Matern32
 from pathgp.solvers import SAP, SDD, SGPR, ConvergenceWarning
 from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
@@ -267,6 +267,14 @@ def test_a_saved_optimisation_goes_on_in_the_same_way(fixture, request, tmp_path
     np.testing.assert_array_equal(resumed.pending, s.pending)
     expected, _ = propose(s._settings, s._state, 8)
     np.testing.assert_array_equal(resumed.ask(8), s._settings.space.decode(expected))
+
+
+def test_files_that_hold_something_else_are_refused(tmp_path):
+    storage.save(tmp_path / "solver", SDD())
+    storage.save(tmp_path / "model", SDD(), metadata={"kind": "PathGPRegressor"})
+    for name in ("solver", "model"):
+        with pytest.raises(ValueError, match=f"{name} does not hold a ThompsonSampler: give the path of one that"):
+            ThompsonSampler.load(tmp_path / name)
 
 
 KILLED = """

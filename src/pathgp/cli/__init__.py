@@ -34,10 +34,10 @@ EXTRAS = {"pyarrow": "files", "matplotlib": "plots"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; what is wrong with the input is one sentence on stderr and exit code 2."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parsed = _parser(words).parse_args(words)
+    command = parsed(words)
     try:
         with _warnings_as_sentences(), _termination_as_exit():
-            return parsed.run(parsed) or 0
+            return command.run(command) or 0
     except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
         return 0
@@ -62,6 +62,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"stopped: {kept}")
         return 130
     return 2
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What a command is asked for, and the function `run` that does it."""
+    return _parser(words).parse_args(words)
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

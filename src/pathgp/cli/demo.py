@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out
+from pathgp.cli.common import Stopped, add_command, check_out
 
 ROWS, NEW_ROWS = 800, 400
 
@@ -28,7 +28,7 @@ pathgp demo --out somewhere --force""",
     parser.add_argument("--force", action="store_true", help="replace files of an earlier run")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Writes two tables, then runs the commands that a user would, and shows each."""
     folder: pathlib.Path = arguments.out
     if folder.exists() and not folder.is_dir():
@@ -48,21 +48,28 @@ def run(arguments: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for path in outputs:
         check_out(path, arguments.force)
-    write_rides(train, ROWS, seed=0)
-    write_rides(new, NEW_ROWS, seed=1)
-    print(f"{train} has {ROWS:,} rows: rides with hired bicycles by hour of the day and temperature (made up).")
-    from pathgp.cli import main
-
-    for command in commands:
-        print(f"\n$ pathgp {command}", flush=True)
-        code = main([*shlex.split(command), *(["--force"] if arguments.force else [])])
-        if code:
-            return code
+    try:
+        write_rides(train, ROWS, seed=0)
+        write_rides(new, NEW_ROWS, seed=1)
+        print(f"{train} has {ROWS:,} rows: rides with hired bicycles by hour of the day and temperature (made up).")
+        for command in commands:
+            print(f"\n$ pathgp {command}", flush=True)
+            call([*shlex.split(command), *(["--force"] if arguments.force else [])])
+    except KeyboardInterrupt as stop:
+        told = f"{stop} " if isinstance(stop, Stopped) else ""
+        raise Stopped(f"{told}{folder} has what was written before; to begin anew, add --force.") from None
     print(f"\n{folder} has the tables, the model, the predictions and four pictures. To go on, try:")
     print(f"  pathgp info {quoted(model)}")
     print(f"  pathgp evaluate {quoted(model)} {quoted(new)}")
     print(f"  pathgp sample {quoted(model)} {quoted(new)} --num-samples 5 --out {quoted(folder / 'samples.csv')}")
-    return 0
+
+
+def call(words: list[str]) -> None:
+    """Runs a command as its own process would, but for what is said where it fails or is stopped."""
+    from pathgp.cli import parsed
+
+    command = parsed(words)
+    command.run(command)
 
 
 def quoted(path: pathlib.Path) -> str:

@@ -6,6 +6,8 @@ import pathlib
 import sys
 from typing import Any
 
+from pathgp.cli.common import Stopped
+
 
 def add_to(commands: Any) -> None:
     """Adds `experiment list`, `run` and `report` to the command line."""
@@ -46,10 +48,15 @@ def experiment_run(arguments: argparse.Namespace) -> None:
         raise FileExistsError(f"--out {arguments.out} is a file: name a folder, which is made if it is not there.")
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
     say = lambda line: print(line, file=sys.stderr, flush=True)
-    for experiment in chosen:
-        base.run(experiment, arguments.scale, arguments.out, only=arguments.only, minutes=arguments.minutes, say=say)
-        section = report.publish(experiment, arguments.scale, arguments.out)
-        print(f"{experiment.name}: {section.verdict}; {arguments.out / experiment.name / arguments.scale}")
+    limits = {"only": arguments.only, "minutes": arguments.minutes}
+    try:
+        for experiment in chosen:
+            base.run(experiment, arguments.scale, arguments.out, **limits, say=say)
+            section = report.publish(experiment, arguments.scale, arguments.out)
+            print(f"{experiment.name}: {section.verdict}; {arguments.out / experiment.name / arguments.scale}")
+    except KeyboardInterrupt:
+        kept = f"the cells that were finished are in {arguments.out}: the same command goes on from there."
+        raise Stopped(kept) from None
 
 
 def experiment_report(arguments: argparse.Namespace) -> None:

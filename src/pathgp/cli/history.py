@@ -20,6 +20,8 @@ from pathgp.thompson.loop import Settings, State, observe
 from pathgp.thompson.sampler import CLASSES
 from pathgp.thompson.space import Codes, Dimension, Space
 
+KIND = "pathgp suggest"
+
 
 class Optimisation(NamedTuple):
     """An optimisation, and the names in the tables that tell of it."""
@@ -38,7 +40,7 @@ class Optimisation(NamedTuple):
             raise ValueError(f"--target is {a.target!r}, but {a.bounds} has it as an input: it cannot be both.")
         space = Space(tuple(bounds.values()))
         sign = -1.0 if a.minimise else 1.0
-        settings = Settings(space, None, sign, Auto(), Search(), 2 * (space.width + 1), a.seed)
+        settings = Settings(space, None, sign, Auto(), Search(), space.initial, a.seed)
         found = cls(settings, State.empty(space), list(bounds), a.target)
         X, y = read_history(a.file, bounds, a.target)
         if a.state is None:
@@ -65,8 +67,8 @@ class Optimisation(NamedTuple):
         if not path.exists():
             return self._replace(state=observe(self.state, X, y))
         said = storage.metadata(path)
-        if "told" not in said:
-            raise ValueError(f"--state {path} is not one that `pathgp suggest` wrote.")
+        if said.get("kind") != KIND:
+            raise ValueError(f"--state {path} is not one that `pathgp suggest` wrote: name another file.")
         before, state = storage.load(path, classes=CLASSES)
         given = lambda settings: (settings.space, settings.sign, settings.random_state)
         same = bool(eqx.tree_equal(given(before), given(self.settings)))
@@ -86,7 +88,12 @@ class Optimisation(NamedTuple):
 
     def save(self, path: pathlib.Path) -> None:
         """Everything that the next call needs, with the names that the state does not know."""
-        said = {"inputs": self.names, "target": self.target, "told": self.state.y.size + self.state.failed}
+        said = {
+            "kind": KIND,
+            "inputs": self.names,
+            "target": self.target,
+            "told": self.state.y.size + self.state.failed,
+        }
         storage.save(path, (self.settings, self.state), metadata=said, classes=CLASSES)
 
     def best(self) -> dict[str, Any] | None:

@@ -143,11 +143,17 @@ def load(path: pathlib.Path) -> Fitted:
     """A model that `save`, or the estimator's own, wrote."""
     stored = storage.metadata(path)
     model = PathGPRegressor.load(path)
+    if model.posterior_.num_targets > 1:
+        raise ValueError(
+            f"{path} has {model.posterior_.num_targets} targets, but the command line takes models of one: fit one for "
+            "each target, or use it in Python."
+        )
+    model.single_target_ = True  # also where it was fitted to a table of one column
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
         encoding = Encoding.from_json(stored.pop("encoding"))
     else:
-        names = getattr(model, "feature_names_in_", None)
+        names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
         if names is None:
             raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))

@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathgp import datasets, metrics
+from pathgp import checks, datasets, metrics
 from pathgp.datasets import Dataset
 from pathgp.experiments.peers import MODULES, NUM_SAMPLES, PEERS, SVGP_BATCH, SVGP_RATE, svgp_points, svgp_steps
 from pathgp.experiments.scores import Result, scores
 from pathgp.functions import Canonical, Function
 from pathgp.gp import GP, Posterior, condition
-from pathgp.inducing import random_subset
+from pathgp.inducing import RandomPoints, random_subset
 from pathgp.kernels import Matern32
 from pathgp.solvers import (
     CG,
@@ -102,8 +102,8 @@ def svgp(data: Dataset, gp: GP) -> SVGP:
 
 
 def inducing(data: Dataset, gp: GP) -> InducingCG:
-    """Random rows, a quarter of them but at most 10,000: a step on two million rows takes less than a minute then."""
-    points = random_subset(data.X, max(1, min(10_000, len(data.X) // 4)), key=jax.random.key(1))
+    """As many random rows as the estimator takes: a step on two million takes less than a minute then."""
+    points = random_subset(data.X, RandomPoints().number(len(data.X)), key=jax.random.key(1))
     return InducingCG(points=points, max_seconds=4 * SECONDS)
 
 
@@ -130,17 +130,20 @@ def problem(
     test_rows: int | None = None,
 ) -> tuple[Dataset, GP]:
     """The data and the process: given, published for a real data set, or known for a synthetic one."""
-    if dataset == "synthetic":
-        data = datasets.synthetic(n or 10_000)
-        gp = GP(Matern32(np.full(data.X.shape[1], 3.0)), noise=0.08)
+    for option, rows in (("--n", n), ("--test-rows", test_rows)):
+        checks.at_least(1 if rows is None else rows, 1, option)
+    is_synthetic = dataset == "synthetic"
+    if is_synthetic and split != 0:
+        raise ValueError(f"--split is {split}, but synthetic data have no other than 0: leave it out.")
+    whole = datasets.synthetic(n or 10_000) if is_synthetic else datasets.load(dataset, split)
+    if hyperparameters is not None:
+        gp = datasets.read_gp(json.loads(hyperparameters.read_text()))
+    elif is_synthetic:
+        gp = GP(Matern32(np.full(whole.X.shape[1], 3.0)), noise=0.08)
     else:
-        whole = datasets.load(dataset, split)
-        if hyperparameters is None:
-            gp = datasets.published_gp(dataset, split)
-        else:
-            gp = datasets.read_gp(json.loads(hyperparameters.read_text()))
-        X, y, X_test, y_test = whole.X[:n], whole.y[:n], whole.X_test[:test_rows], whole.y_test[:test_rows]
-        data = Dataset(dataset, X, y, X_test, y_test)
+        gp = datasets.published_gp(dataset, split)
+    X, y, X_test, y_test = whole.X[:n], whole.y[:n], whole.X_test[:test_rows], whole.y_test[:test_rows]
+    data = Dataset(dataset, X, y, X_test, y_test)
     # Without its mean, so that contestants which know of none are given the same problem.
     centred = data._replace(y=data.y - float(gp.mean), y_test=data.y_test - float(gp.mean))
     return centred, GP(gp.kernel, gp.noise if noise is None else noise)

@@ -7,7 +7,6 @@ regular grid, so the domain grows with the number of points and the system is we
 """
 
 import argparse
-import io
 import json
 import pathlib
 import time
@@ -20,9 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp import GP, Posterior, condition, datasets, metrics
+from pathgp.experiments.base import png
 from pathgp.files import write_atomically
 from pathgp.kernels import RBF
-from pathgp.plots import posterior_panel
+from pathgp.plots import new_figure, posterior_panel
 from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, ConvergenceWarning, Solver
 
 
@@ -114,15 +114,9 @@ def table(rows: list[Row]) -> str:
 
 def draw(pictures: list[tuple[Layout, list[Posterior]]], rows: list[Row], path: pathlib.Path) -> None:
     """A row of panels for each layout, a column for each solver, written in one move."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     columns = len(pictures[0][1])
-    figure, axes = plt.subplots(
-        len(pictures), columns, figsize=(3.4 * columns, 5.6), sharey="row", layout="constrained", squeeze=False
-    )
+    figure = new_figure(3.4 * columns, 5.6)
+    axes = figure.subplots(len(pictures), columns, sharey="row", squeeze=False)
     results = iter(rows)
     for line, (layout, posteriors) in zip(axes, pictures, strict=True):
         for axis, posterior in zip(line, posteriors, strict=True):
@@ -136,10 +130,7 @@ def draw(pictures: list[tuple[Layout, list[Posterior]]], rows: list[Row], path: 
         line[0].set_ylabel(f"{layout.name}, {layout.X.shape[0]} points")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, dpi=120, format="png")
-    plt.close(figure)
-    write_atomically(path, picture.getvalue())
+    write_atomically(path, png(figure))
 
 
 def main() -> None:

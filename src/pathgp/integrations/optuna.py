@@ -116,7 +116,7 @@ class PathGPSampler(BaseSampler):
             return self._history.suggest(study, trial)
 
     def _settings(self, space: Space, direction: StudyDirection) -> Settings:
-        initial = 2 * (space.width + 1) if self._n_startup_trials is None else self._n_startup_trials
+        initial = space.initial if self._n_startup_trials is None else self._n_startup_trials
         sign = 1.0 if direction == StudyDirection.MAXIMIZE else -1.0
         return Settings(space, None, sign, self._solver, self._search, initial, self._seed)
 

@@ -43,9 +43,11 @@ class Kernel(eqx.Module):
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
         """Random features with E φ(X) φ(Z)ᵀ = k(X, Z), `num` of them (an even number)."""
-        at_least(num, 2, "num")
+        at_least(num, 2, "num_features")
         if num % 2:
-            raise ValueError(f"num must be even, since features are pairs of a sine and a cosine, but it is {num}.")
+            raise ValueError(
+                f"num_features must be even, since features are pairs of a sine and a cosine, but it is {num}."
+            )
         return Fourier(*self.spectrum(key, num // 2, dim))
 
     def scaled(self, factor: Float[Array, ""]) -> "Kernel":
@@ -90,7 +92,7 @@ class Sum(Kernel):
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Half of the frequencies from each kernel."""
-        at_least(num, 2, "the number of frequencies of a sum")
+        at_least(2 * num, 4, "num_features of a sum")
         left_key, right_key = jax.random.split(key)
         left = self.left.spectrum(left_key, num // 2, dim)
         right = self.right.spectrum(right_key, num - num // 2, dim)
@@ -98,7 +100,7 @@ class Sum(Kernel):
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
         """Half of the features from each kernel."""
-        at_least(num, 4, "the number of features of a sum")
+        at_least(num, 4, "num_features of a sum")
         half = num // 4 * 2
         left_key, right_key = jax.random.split(key)
         return Stacked((self.left.features(left_key, half, dim), self.right.features(right_key, num - half, dim)))

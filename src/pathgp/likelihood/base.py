@@ -1,6 +1,5 @@
 """What a method of learning is, what it returns, and the one function that users call."""
 
-import contextlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.checkpoint import Checkpoint, Slot
+from pathgp.checkpoint import Checkpoint, Slot, slot_of
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
 from pathgp.problem import GP, check_data, parts
@@ -120,7 +119,7 @@ def fit_hyperparameters(
     prior = prior or Prior()
     prior.check(gp)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
-    slot = contextlib.nullcontext() if checkpoint is None else checkpoint.slot("learning", asked)
+    slot = slot_of(checkpoint, "learning", lambda: asked)
     # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
     start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)

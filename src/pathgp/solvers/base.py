@@ -291,12 +291,12 @@ def warn_unless_converged(info: Info) -> None:
     """Says once how far a solve came that did not reach its tolerance."""
     missed = np.flatnonzero(~np.asarray(info.converged))
     if missed.size:
-        worst = float(jnp.max(info.relative_residual))
+        worst = float(np.max(np.asarray(info.relative_residual)[missed]))
         warnings.warn(
             f"{info.solver} did not reach the tolerance {info.tolerance:.1e} in {info.steps} steps ({info.passes:.1f} "
-            f"passes over the data): the largest relative residual is {worst:.1e}, and {missed.size} of "
-            f"{info.relative_residual.size} columns are above it. Predictions can be good all the same; for a smaller "
-            "residual allow more steps or take another solver.",
+            f"passes over the data): {missed.size} of {info.relative_residual.size} columns are above the tolerance, "
+            f"and the largest of their relative residuals is {worst:.1e}. Predictions can be good all the same; for a "
+            "smaller residual allow more steps or take another solver.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -17,6 +17,7 @@ from pathgp.kernels import Kernel
 from pathgp.local import Local
 from pathgp.sharding import over_rows
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
+from pathgp.solvers.variational import MOST_JITTER
 from pathgp.system import System, Targets, wide
 from pathgp.tiles import pad_rows
 
@@ -92,11 +93,10 @@ class NormalEquations(NamedTuple):
 
     @classmethod
     def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
-        """One pass over the data in tiles; `jitter` is a share of the mean of K_zz's diagonal."""
+        """One pass over the data in tiles; `jitter` is a share of K_zz's mean diagonal, raised where it must be."""
         M = z.shape[0]
         B, system = system.collected(B), system.gathered()  # on the host of each process
-        K_zz = wide(system.kernel, z, z)
-        L = linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
+        L = _factor(wide(system.kernel, z, z), jitter)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))
         noise = np.asarray(system.noise_diagonal, dtype=np.float64)
         for i in range(0, system.size, 8192):
@@ -113,6 +113,21 @@ class NormalEquations(NamedTuple):
         norms = np.linalg.norm(self.right, axis=0)
         relative = np.linalg.norm(self.right - self.gram @ U, axis=0) / np.where(norms > 0, norms, 1)
         return linalg.solve_triangular(self.L, U, lower=True, trans=1), relative
+
+
+def _factor(K_zz: Float64[np.ndarray, "M M"], jitter: float) -> Float64[np.ndarray, "M M"]:
+    """L with K_zz + jitter · mean(K_zz's diagonal) · I = LLᵀ, for the first of `jitter`, 10 · jitter, … that does."""
+    M = len(K_zz)
+    while True:
+        try:
+            return linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
+        except linalg.LinAlgError as error:
+            if jitter > MOST_JITTER:
+                raise ValueError(
+                    f"K_zz is not positive definite to working precision, even with {jitter:.0e} of its mean added to "
+                    "its diagonal: choose fewer points, or points that lie further apart."
+                ) from error
+            jitter *= 10
 
 
 class InducingCholesky(Inducing):

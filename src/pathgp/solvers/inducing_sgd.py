@@ -37,6 +37,9 @@ class InducingSGD(Inducing, Iterative):
 
     with a minibatch B, fresh Fourier features Φ at the points, and the term with ε computed once. A step costs M times
     the size of the batch, whatever N is.
+
+    Of `descent` count the batch size, the number of features, the averaging, and the learning rates, momentum and clip
+    or the optimizer; the steps, the tolerance and the seconds are those given here.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -47,6 +50,11 @@ class InducingSGD(Inducing, Iterative):
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "InducingSGD.steps")
+        if not self.descent.low_variance:
+            raise ValueError(
+                "InducingSGD.descent has low_variance=False, but on inducing points the noise always stands in the "
+                "regulariser: leave it out."
+            )
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Constants:
         """K_zX Σ⁻¹ε, and the points on which the residual is estimated."""

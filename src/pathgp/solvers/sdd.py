@@ -90,11 +90,11 @@ class SDD(Iterative):
 
 
 SAFETY = 0.8
+ROWS = 1024
+"""Of the block on which the top eigenvalue is estimated."""
 
 
-def automatic_step_size(
-    system: System, key: PRNGKeyArray, batch_size: int, momentum: float, rows: int = 1024
-) -> Float[Array, ""]:
+def automatic_step_size(system: System, key: PRNGKeyArray, batch_size: int, momentum: float) -> Float[Array, ""]:
     """β = `SAFETY` · D(1 − ρ) / (D(1 − ρ)λ + h): two things bound the step.
 
     Seen by every batch, the top direction of H goes by ordinary gradient descent with momentum, so β ≲ 1/λ, with λ
@@ -103,8 +103,8 @@ def automatic_step_size(
     β ≲ D(1 − ρ)/h, with h the largest diagonal entry of H. The first counts where data crowd, the second where they
     spread out.
     """
-    size = min(rows, system.size)
+    size = min(ROWS, system.size)
     block = system.block(jax.random.choice(key, system.size, (size,), replace=False))
     coasting = batch_size * (1 - momentum)
-    top = top_eigenvalue(block, iterations=30) / size
+    top = top_eigenvalue(block) / size
     return SAFETY * coasting / (coasting * top + jnp.max(jnp.diag(block)))

@@ -64,4 +64,6 @@ class SubsetOfData(Solver):
         inner = solution.info
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)
+        if solution.rows is not None:  # a subset of the subset, put together already
+            return Solution(solution.points, solution.weights, None, info, rows[solution.rows])
         return Solution(part.gathered().X, part.collected(solution.weights), None, info, rows)

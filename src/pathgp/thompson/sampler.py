@@ -66,7 +66,7 @@ class ThompsonSampler:
         if isinstance(gp, GP) and gp.noise.ndim:
             raise ValueError("gp must have one noise variance, since the rows to come are not known.")
         checks.at_least(batch_size, 1, "batch_size")
-        initial = 2 * (space.width + 1) if initial is None else initial
+        initial = space.initial if initial is None else initial
         checks.at_least(initial, 1, "initial")
         self.batch_size = batch_size
         sign = 1.0 if direction == "maximise" else -1.0
@@ -139,13 +139,16 @@ class ThompsonSampler:
         """
         from pathgp import storage
 
-        storage.save(path, (self._settings, self._state, self.batch_size), classes=CLASSES)
+        value = self._settings, self._state, self.batch_size
+        storage.save(path, value, metadata={"kind": "ThompsonSampler"}, classes=CLASSES)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ThompsonSampler":
         """The sampler that `save` wrote: it suggests what that one would have suggested."""
         from pathgp import storage
 
+        if storage.metadata(path).get("kind") != "ThompsonSampler":
+            raise ValueError(f"{path} does not hold a ThompsonSampler: give the path of one that `save` wrote.")
         sampler = cls.__new__(cls)
         sampler._settings, sampler._state, sampler.batch_size = storage.load(path, classes=CLASSES)
         return sampler

@@ -160,6 +160,11 @@ class Space(eqx.Module):
         return sum(dimension.width for dimension in self.dimensions)
 
     @property
+    def initial(self) -> int:
+        """How many evaluations fill the space before anything is learned from them, where nobody says how many."""
+        return 2 * (self.width + 1)
+
+    @property
     def _ends(self) -> list[int]:
         return [sum(d.width for d in self.dimensions[: i + 1]) for i in range(len(self.dimensions) - 1)]
 
