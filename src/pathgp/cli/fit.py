@@ -81,16 +81,20 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
-    from pathgp.checks import at_least
+    from pathgp.checks import at_least, positive
     from pathgp.cli.expected import check_points, expected, refuse_too_large
     from pathgp.cli.models import Fitted, save
     from pathgp.distributed import together
     from pathgp.encoding import learn_encoding
+    from pathgp.names import KERNELS, SOLVERS, named
 
     start = time.perf_counter()
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
+    positive(1.0 if a.noise is None else a.noise, "noise")
+    named(KERNELS, a.kernel, "kernel")
+    named(SOLVERS, a.solver, "solver")
     if not 0 <= a.seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
     a.speaks = take_part(a)
