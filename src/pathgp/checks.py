@@ -35,7 +35,7 @@ def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
 def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
     """`x` as floats, refused unless every entry is positive and finite."""
     values = floats(x)
-    if is_concrete(values) and not bool(jnp.all((values > 0) & jnp.isfinite(values))):
+    if is_concrete(values) and not np.all((np.asarray(values) > 0) & np.isfinite(np.asarray(values))):
         raise ValueError(f"{name} must be positive and finite, but it is {np.asarray(values)}.")
     return values
 
@@ -45,7 +45,7 @@ def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
     value = floats(x)
     if value.ndim > 0:
         raise ValueError(f"{name} must be one number, but its shape is {value.shape}.")
-    if is_concrete(value) and not bool(jnp.isfinite(value)):
+    if is_concrete(value) and not np.isfinite(np.asarray(value)):  # by NumPy: also in the midst of a program
         raise ValueError(f"{name} must be finite, but it is {float(value)}.")
     return value
 
