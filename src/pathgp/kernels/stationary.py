@@ -14,7 +14,7 @@ from pathgp.kernels.base import Kernel, Spectrum
 from pathgp.kernels.student import student_spectrum
 
 FEW_INPUTS = 10
-"""Up to here differences cost at most a quarter more than a product (`pathgp bench kernel --inputs`)."""
+"""Up to here differences cost about as much as a product; `pathgp bench kernel --inputs D` times what is taken."""
 
 
 def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
