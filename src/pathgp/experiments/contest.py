@@ -43,7 +43,7 @@ from pathgp.solvers import (
     SubsetOfData,
 )
 
-SECONDS = 200.0
+SECONDS = 270.0
 """When SGD and SDD are stopped, as patient as they are in the paper."""
 
 
