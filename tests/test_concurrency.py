@@ -54,6 +54,27 @@ def test_threads_that_predict_from_one_model_get_the_bits_of_one(model):
             assert [found[i] for i in range(6)] == alone
 
 
+PREDICTING = """
+import jax, numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from pathgp import GP, Local, condition
+from pathgp.kernels import Matern32
+from pathgp.solvers import SAP
+X = np.random.default_rng(0).normal(size=(700, 3))
+gp, solver = GP(Matern32(1.0), noise=0.1), SAP(passes=2, tolerance=1.0)
+posterior = condition(gp, X, X[:, 0], solver=solver, local=Local(128), num_samples=4, key=jax.random.key(0))
+with ThreadPoolExecutor(4) as pool:
+    found = list(pool.map(lambda _: np.asarray(posterior.predict(X)[0]), range(8)))
+assert all((mean == found[0]).all() for mean in found)
+"""
+
+
+def test_threads_that_predict_do_not_wait_for_each_other_forever():
+    """Factorisations of all of them at once are more than the pool of XLA has threads."""
+    command, environment = [sys.executable, "-c", PREDICTING], {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run(command, check=True, timeout=300, env=environment)
+
+
 def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
     path = tmp_path / "model"
 

@@ -35,6 +35,21 @@ def test_any_number_of_points_in_any_chunks(f, x, n):
     np.testing.assert_allclose(f(x)[:n], f(x[:n]), atol=1e-4)
 
 
+def test_rows_keep_their_order_and_the_precision_of_the_caller(f, x):
+    with jax.enable_x64(True):
+        wide = Function(Canonical(Matern32(0.8), f.features.points.astype(float)), f.weights.astype(float))
+        values = wide(np.asarray(x, dtype=float))
+        assert values.dtype == np.float64
+        np.testing.assert_allclose(values, dense(wide, x), atol=1e-9)
+
+
+def test_a_gradient_by_the_weights_goes_through_many_points(f, x):
+    """The points are at hand, the weights are not: d Σf / dw = Σ_x k(x, z)."""
+    gradient = jax.grad(lambda w: jnp.sum(Function(f.features, w)(x)))(f.weights)
+    expected = dense(Function(f.features, jnp.eye(5000)[:, :2]), x).sum(axis=0)
+    np.testing.assert_allclose(gradient[:2, 0], expected, rtol=1e-3)
+
+
 def test_sums_multiples_and_samples(f, x, key):
     phi = Matern32(0.8).features(key, 20, 6)
     g = Function(phi, jax.random.normal(key, (20, 3)))

@@ -1,5 +1,10 @@
 """Functions x ↦ φ(x) @ weights: prior draws, data updates and posterior samples are one class."""
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,9 +13,13 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
+from pathgp.checks import is_concrete
 from pathgp.features import Features, Stacked, Total
 from pathgp.kernels import Kernel
-from pathgp.tiles import TILE, map_rows, pad_rows, product, split_product
+from pathgp.tiles import map_rows, pad_rows, product, split_product
+
+POINTS, AT_ONCE = 256, 8
+"""Points that functions are evaluated at together, and how many such calls are under way at most."""
 
 
 class Canonical(Features):
@@ -68,7 +77,7 @@ class Function(eqx.Module):
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         """The values at the rows of X, (n, s) or (n,)."""
         points, n = padded(X, self.features.inputs)
-        return _evaluate(self, points)[:n]
+        return by_tiles(_evaluate, (self,), points)[:n]
 
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
         """The sample, or the samples, with this index."""
@@ -116,7 +125,36 @@ def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array
     if inputs not in (None, points.shape[1]):
         raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {inputs}.")
     n = points.shape[0]
-    return pad_rows(points, min(1 << (n - 1).bit_length(), TILE[0]) if n else 1), n
+    return pad_rows(points, min(1 << (n - 1).bit_length(), POINTS) if n else 1), n
+
+
+def by_tiles(
+    f: Callable[..., Float[Array, "n ..."]], parts: tuple[Any, ...], X: Float[Array, "n d"]
+) -> Float[Array, "n ..."]:
+    """f(*parts, X) for a compiled f, `POINTS` rows at a time, as many such calls at once as there are processors.
+
+    Small factorisations and searches occupy one processor each. In the midst of a program, and where there are several
+    devices or an accelerator, it is one call.
+    """
+    leaves = jax.tree.leaves((parts, X))
+    at_hand = all(is_concrete(leaf) and _on_one_cpu(leaf) for leaf in leaves)
+    if X.shape[0] <= POINTS or not at_hand:
+        return f(*parts, X)
+    host, wide = np.asarray(X), jnp.result_type(float) == jnp.float64
+
+    def tile(start: int) -> Float[Array, "t ..."]:
+        with jax.enable_x64(wide):  # each thread has a setting of its own
+            return jax.block_until_ready(f(*parts, jnp.asarray(host[start : start + POINTS])))
+
+    first, *others = range(0, X.shape[0], POINTS)
+    values = [tile(first)]  # alone, for it may have to be compiled
+    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+        values += pool.map(tile, others)
+    return jnp.concatenate(values)
+
+
+def _on_one_cpu(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.Array) or [device.platform for device in leaf.devices()] == ["cpu"]
 
 
 @eqx.filter_jit

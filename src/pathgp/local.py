@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, Int
 from pathgp import checks
 from pathgp.features import Features
 from pathgp.kernels import Kernel
+from pathgp.lapack import definite_solve
 from pathgp.neighbours import Neighbours, search
-from pathgp.sharding import each_row, everywhere, share
+from pathgp.sharding import everywhere, share
 from pathgp.system import System
 from pathgp.tiles import map_rows
 
@@ -135,7 +136,7 @@ class Projection(Features):
 
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
-        return *each_row(self.mesh, self._projected_at)(X, self.X[c], self.noise[c]), c
+        return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
 
     def _projected_at(
         self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]
@@ -146,10 +147,7 @@ class Projection(Features):
         resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
         diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
         H = u[:, None] * K * u[None, :] + jnp.diag(diagonal)
-        factor = jnp.linalg.cholesky(jax.lax.stop_gradient(H))
-        # A derivative needs one more solve with the factor, not the derivative of the factor.
-        solve = lambda _, b: jax.scipy.linalg.cho_solve((factor, True), b)
-        a = u * jax.lax.custom_linear_solve(lambda w: H @ w, u * k, solve, symmetric=True)
+        a = u * definite_solve(H, u * k)
         variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
         rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
         return a, jnp.where(variance > 10 * rounding, variance, jnp.nan)

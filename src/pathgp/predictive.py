@@ -13,11 +13,11 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float64, Shaped
 
 from pathgp.features import Constant
-from pathgp.functions import Function, padded
+from pathgp.functions import POINTS, Function, by_tiles, padded
 from pathgp.local import Projection
 from pathgp.tiles import map_rows
 
-SIZES = (4096, 512, 64, 8)
+SIZES = (POINTS, 64, 8)
 """Numbers of rows that predictions are computed for: any other is put together from these, so none compiles anew."""
 
 
@@ -135,7 +135,7 @@ class Predictive(eqx.Module):
         self._refuse_no_samples()
         points, n = padded(x, self.update_at_points.features.inputs)
         parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed
-        values = _moments(*parts, points)[:n]
+        values = by_tiles(_moments, parts, points)[:n]
         mean = values[:, :-1] if self.num_targets > 1 else values[:, 0]
         return mean + self.level, values[:, -1]
 
@@ -223,10 +223,12 @@ def _moments(
 def in_pieces(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
-    """f(X), computed for some rows at a time."""
+    """f(X): all whole tiles at once, then what is left of them by smaller ones."""
     parts, start = [], 0
     while start < len(X):
-        size = next((size for size in SIZES if size <= len(X) - start), SIZES[-1])
+        left = len(X) - start
+        size = next((size for size in SIZES if size <= left), SIZES[-1])
+        size *= left // size if size == POINTS else 1
         rows = X[start : start + size]
         repeated = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
         parts.append(np.asarray(f(repeated), np.float64)[: len(rows)])

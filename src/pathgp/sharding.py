@@ -134,16 +134,6 @@ def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole
     return jax.tree.map(lambda leaf: leaf[:number], everywhere(mesh, computed))
 
 
-def each_row(mesh: Mesh | None, f: Callable[..., Any]) -> Callable[..., Any]:
-    """f for every row: `jax.vmap(f)`, but one row after the other where several devices of a process are CPUs.
-
-    Batches that are factorised on several of those at once can wait for each other's threads forever (jaxlib 0.10).
-    """
-    if mesh is None or len(mesh.local_devices) == 1 or mesh.local_devices[0].platform != "cpu":
-        return jax.vmap(f)
-    return lambda *rows: jax.lax.map(lambda row: f(*row), rows)
-
-
 def by_rows(mesh: Mesh) -> NamedSharding:
     """How rows are split."""
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))

@@ -12,14 +12,15 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.lapack import definite_solve
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search
 from pathgp.problem import GP, check_data
-from pathgp.sharding import checked, each_row, gathered, share
-from pathgp.tiles import map_rows, pad_rows
+from pathgp.sharding import checked, gathered, share
+from pathgp.tiles import map_rows
 
 PREFIX_ROWS = 16_384
 POOL_ROWS = 4096
@@ -126,17 +127,16 @@ def conditional_loss(
     H = jnp.where(both, gp.kernel(X_c, X_c), 0) + jnp.diag(jnp.where(valid, noise_c, 1))
     k = jnp.where(valid, gp.kernel(X_c, x[None])[:, 0], 0)
     right = jnp.stack([k, jnp.where(valid, y_c - gp.mean, 0)], axis=1)
-    u = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(H), right, lower=True)
-    mean = gp.mean + u[:, 0] @ u[:, 1]
-    variance = jnp.maximum(gp.kernel.diag(x[None])[0] - u[:, 0] @ u[:, 0], 0) + noise
-    return (jnp.log(2 * jnp.pi * variance) + (y - mean) ** 2 / variance) / 2
+    explained, mean = k @ definite_solve(H, right)
+    variance = jnp.maximum(gp.kernel.diag(x[None])[0] - explained, 0) + noise
+    return (jnp.log(2 * jnp.pi * variance) + (y - gp.mean - mean) ** 2 / variance) / 2
 
 
 def batch_loss(
     p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool, mesh: Mesh | None = None
 ) -> Float[Array, ""]:
     """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
-    losses = lambda batch, gp, X, y: each_row(mesh, lambda row: row_loss(gp, X, y, row))(batch)
+    losses = lambda batch, gp, X, y: jax.vmap(lambda row: row_loss(gp, X, y, row))(batch)
     return jnp.mean(share(mesh, losses, (batch,), (p.gp(), X, y)))
 
 
@@ -193,10 +193,7 @@ def pad_indices(rows: Int[np.ndarray, "b"]) -> Int[Array, "p"]:
 
 @eqx.filter_jit
 def _row_losses(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], pool: Pool) -> Float[Array, "b"]:
-    # Padded, because a remainder of its own would be factorised at the same time, for which XLA's threads can wait
-    # for each other forever.
-    padded = jax.tree.map(lambda leaf: pad_rows(leaf, min(256, pool.rows.size)), pool)
-    return jax.lax.map(lambda row: row_loss(gp, X, y, row), padded, batch_size=256)[: pool.rows.size]
+    return jax.lax.map(lambda row: row_loss(gp, X, y, row), pool, batch_size=256)
 
 
 @eqx.filter_jit

@@ -42,7 +42,7 @@ class Auto(Solver):
 
     local: Local | None = Local()
     passes: int = 60
-    settle: float = 0.025
+    settle: float = 0.0625
     tolerance: float = 0.001
     max_seconds: float = float("inf")
 
