@@ -5,7 +5,7 @@
 
 `million`: mean and 16 samples from synthetic rows of 8 inputs, a known function with noise, beside an exact Gaussian
 process on as many random rows as there are points, each in a process of its own. The excess is what the test RMSE has
-above the noise's standard deviation. InducingCG stops where its predictions at the data are within about 1 % of
+above the noise's standard deviation. InducingCG stops where its predictions at the data are within about 3 % of
 their size. `steps`: seconds a step of InducingSGD against N at fixed M, and against M at fixed N, with the slopes of
 log-log fits. Processor time is given beside the time that passed, and tells what to expect of two cores that have
 nothing else to do.
@@ -54,7 +54,7 @@ def solve(name, a):
     else:
         points = CHOICES[a.choice](X, a.points, key=jax.random.key(1))
         by_gradient = InducingSGD(points, a.sgd_steps, SGD(learning_rate=a.rate, sample_learning_rate=a.rate))
-        solver = InducingCG(points, a.cg_steps, tolerance=0.01) if name == "cg" else by_gradient
+        solver = InducingCG(points, a.cg_steps, tolerance=0.03) if name == "cg" else by_gradient
     chosen = time.perf_counter() - clock
     posterior = condition(PROCESS, X, y, solver=solver, num_samples=SAMPLES, key=jax.random.key(0))
     mean, variance = map(np.asarray, posterior.predict(x))
