@@ -23,7 +23,6 @@ NAMES = {
     "subset": "`SubsetOfData(25_000)`",
     "scipy-float64": "SciPy Cholesky, float64 ¹",
     "scipy-float32": "SciPy Cholesky, float32 in place ¹",
-    "torch-float32": "PyTorch Cholesky, float32 ¹",
     "sklearn": "scikit-learn ¹",
     "gpytorch": "GPyTorch, CG to 0.01, LOVE ¹",
     "botorch": "BoTorch, 64 Matheron paths",

@@ -28,37 +28,26 @@ def svgp_steps(rows: int) -> int:
     return int(np.clip(100 * -(-rows // SVGP_BATCH), 1000, 3000))
 
 
-def cholesky(dtype: type, whitened: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[Dataset, GP], Result]:
-    """Matrix by NumPy, factor L of H and `whitened(H, B)` = L⁻¹B by a library: mean and exact variance."""
+def scipy_cholesky(dtype: type) -> Callable[[Dataset, GP], Result]:
+    """Matrix, factor in place and solves by NumPy and SciPy: mean and exact variance."""
 
     def run(data: Dataset, gp: GP) -> Result:
+        from scipy import linalg
+
         start = time.perf_counter()
         X, X_test = (_scaled(x, gp).astype(dtype) for x in (data.X, data.X_test))
         H = _matern32(X, X, gp)
         H[np.diag_indices(len(X))] += dtype(gp.noise)
-        U = whitened(H.T, np.vstack([_matern32(X_test, X, gp), data.y.astype(dtype)]).T)
+        right = np.vstack([_matern32(X_test, X, gp), data.y.astype(dtype)])
+        # Transposed they are stored by columns, as LAPACK wants what it overwrites.
+        L = linalg.cholesky(H.T, lower=True, overwrite_a=True, check_finite=False)
+        U = linalg.solve_triangular(L, right.T, lower=True, overwrite_b=True, check_finite=False)
         mean = U[:, :-1].T @ U[:, -1]
         variance = _variance(gp) - np.sum(U[:, :-1] ** 2, axis=0)
         seconds = time.perf_counter() - start
         return {"seconds": seconds, **scores(data, mean, variance + float(gp.noise))}
 
     return run
-
-
-def by_scipy(H: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """In place of H and B, which are stored by columns as LAPACK wants them."""
-    from scipy import linalg
-
-    L = linalg.cholesky(H, lower=True, overwrite_a=True, check_finite=False)
-    return linalg.solve_triangular(L, B, lower=True, overwrite_b=True, check_finite=False)
-
-
-def by_torch(H: np.ndarray, B: np.ndarray) -> np.ndarray:
-    """By PyTorch, whose LAPACK completes where SciPy's crashes: above some 30,000 rows."""
-    import torch
-
-    L = torch.linalg.cholesky(torch.from_numpy(H))
-    return torch.linalg.solve_triangular(L, torch.from_numpy(B), upper=False).numpy()
 
 
 def sklearn_gpr(data: Dataset, gp: GP) -> Result:
@@ -254,7 +243,6 @@ def _variance(gp: GP) -> float:
 
 
 MODULES = {
-    "torch-float32": "torch",
     "sklearn": "sklearn.gaussian_process",
     "gpytorch": "gpytorch",
     "gpytorch-svgp": "gpytorch",
@@ -265,9 +253,8 @@ MODULES = {
 """What a peer imports: before its memory is measured, as JAX is."""
 
 PEERS: dict[str, Callable[[Dataset, GP], Result]] = {
-    "scipy-float64": cholesky(np.float64, by_scipy),
-    "scipy-float32": cholesky(np.float32, by_scipy),
-    "torch-float32": cholesky(np.float32, by_torch),
+    "scipy-float64": scipy_cholesky(np.float64),
+    "scipy-float32": scipy_cholesky(np.float32),
     "sklearn": sklearn_gpr,
     "gpytorch": gpytorch_cg,
     "gpytorch-svgp": gpytorch_svgp,
