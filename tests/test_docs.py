@@ -42,6 +42,22 @@ assert bool(posterior.info.converged.all()) and np.allclose(posterior.samples(X)
 """,
     ),
     (
+        "local.md",
+        {"N = 1_000_000": "N = 1_500", "rows=25_000": "rows=300"},
+        """
+import numpy as np
+from scipy.spatial.distance import cdist
+def k(a, b):
+    r = np.sqrt(3) * cdist(a, b) / 0.5
+    return (1 + r) * np.exp(-r)
+gain = np.linalg.solve(k(X, X) + 0.01 * np.eye(N), k(X, X[:5])).T
+exact = 1 - np.sum(gain * k(X, X[:5]).T, axis=1)
+assert posterior.solution.points.shape == (300, 2)
+assert np.abs(mean - gain @ np.asarray(y)).max() < 0.5 * exact.min() ** 0.5  # a fraction of what is not known
+assert np.abs(np.log(variance / exact)).max() < 0.7  # 16 samples: a standard error of 0.35 without the projection
+""",
+    ),
+    (
         "limits.md",
         {},
         """
@@ -190,7 +206,8 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
         assert not loaded, path
         assert "<blockquote" not in html, path  # an example that was taken for a quotation
     api = pages[tmp_path / "api" / "index.html"]
-    for name in ("GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"):
+    names = ["GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"]
+    for name in (*names, "metrics.nll", "distributed.join", "integrations.optuna.PathGPSampler"):
         assert f'id="pathgp.{name}"' in api, name
     shown = re.sub(r"<[^>]+>", "", api)
     assert "Matern32(lengthscale=1.0, variance=1.0)" in shown  # fields as arguments, inherited and with their defaults

@@ -97,7 +97,7 @@ def test_learning_finds_the_noise_and_says_how(learned):
     assert learned.info_.solver == "Cholesky"
     assert learned.solver_ == solvers.Cholesky()
     assert "few enough" in learned.info_.reason
-    assert float(np.max(learned.info_.relative_residual)) < 1e-6
+    assert float(np.max(learned.info_.relative_residual)) < 1e-3  # what rounding to float32 leaves
     assert learned.score(X, Y) > 0.97
 
 

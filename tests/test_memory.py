@@ -1,4 +1,4 @@
-"""Memory stays linear in N: measured in a process of its own."""
+"""What a machine says of its memory; and that memory stays linear in N, measured in a process of its own."""
 
 import os
 import subprocess
@@ -6,7 +6,59 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+from pathgp.memory import memory_limit
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A function that writes the files of a machine, and the folder that they are in."""
+
+    def write(**files):
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return write
+
+
+MEMORY = {
+    "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n",
+    "proc/self/status": "Name: python\nVmRSS:\t 1000 kB\n",
+}
+
+
+def test_without_control_groups_it_is_what_is_free_and_its_own(machine):
+    assert memory_limit(machine(**MEMORY)) == 6000 * 1024
+    assert memory_limit(machine(**{"proc/self/status": "Name: python\n"})) == 5000 * 1024
+
+
+def test_a_machine_that_does_not_say_has_no_limit(machine):
+    assert memory_limit(machine()) is None
+    assert memory_limit(machine(**(MEMORY | {"proc/meminfo": "MemTotal: 9000 kB\n"}))) is None
+
+
+def test_the_tightest_control_group_counts_of_either_version_and_those_around_it(machine):
+    groups = {"proc/self/cgroup": "4:memory:/jobs/mine\n3:cpu:/\n0::/other\n"}
+    assert memory_limit(machine(**MEMORY, **groups)) == 6000 * 1024  # groups that say nothing
+    first = "sys/fs/cgroup/memory/jobs"
+    limits = {f"{first}/memory.limit_in_bytes": "5000000\n", f"{first}/mine/memory.limit_in_bytes": f"{2**63 - 4096}\n"}
+    assert memory_limit(machine(**limits)) == 5_000_000
+    second = {"sys/fs/cgroup/other/memory.max": "max\n", "sys/fs/cgroup/memory.max": "3000000\n"}
+    assert memory_limit(machine(**second)) == 3_000_000
+    of_the_processor = {"sys/fs/cgroup/cpu/memory.limit_in_bytes": "1\n"}
+    assert memory_limit(machine(**of_the_processor)) == 3_000_000
+
+
+@on_linux
+def test_this_machine_has_no_more_than_it_is_built_with():
+    limit = memory_limit()
+    assert limit is not None
+    assert 10**7 < limit <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
 
 SCRIPT = """
 import pathlib, re, warnings
@@ -26,6 +78,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) / 2**20)
 """
 
 
+@on_linux
 @pytest.mark.parametrize("solver", [pytest.param("SDD(steps=3)", marks=pytest.mark.slow), "SAP(max_seconds=0.0)"])
 def test_200k_rows_fit_in_a_gigabyte_and_a_half(solver):
     as_users_run_it = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -274,6 +274,39 @@ def test_the_command_line_asks_for_all_of_a_process(tmp_path, capsys):
     assert "--devices must be at least 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_the_command_line_fits_one_model_by_two_processes(tmp_path):
+    """Process 0 alone speaks and writes, and the model predicts as one of a single process does."""
+    X = np.random.default_rng(0).uniform(-1, 1, size=(120, 2))
+    y = np.sin(3 * X[:, 0]) + X[:, 1] + 0.1 * np.random.default_rng(1).normal(size=120)
+    np.save(tmp_path / "train.npy", np.column_stack([X, y]))
+    fit = [sys.executable, "-m", "pathgp", "fit", "train.npy", "--target", "2", "--num-samples", "4", "--json", "--out"]
+    address, several = free_address(), ["--num-processes", "2", "--coordinator"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    commands = [[*fit, "together", *several, address, "--process-id", str(i)] for i in (0, 1)]
+    started = []
+    for i, command in enumerate([*commands, [*fit, "alone"]]):
+        with (tmp_path / f"{i}.out").open("w") as out, (tmp_path / f"{i}.err").open("w") as err:
+            settings = {"stdout": out, "stderr": err, "cwd": tmp_path, "env": {**environment, "JAX_PLATFORMS": "cpu"}}
+            started.append(subprocess.Popen(command, **settings))
+    try:
+        codes = [process.wait(TIMEOUT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    said = [(tmp_path / f"{i}.err").read_text() for i in range(3)]
+    assert codes == [0, 0, 0], said
+    told = [(tmp_path / f"{i}.out").read_text() for i in range(3)]
+    assert json.loads(told[0])["rows"] == 120
+    assert told[1] == ""
+    assert "learning" in said[0]
+    assert "learning" not in said[1]
+    together, alone = (PathGPRegressor.load(tmp_path / name) for name in ("together", "alone"))
+    assert_same(together.predict(X), alone.predict(X), "predictions")
+    assert np.sqrt(np.mean((together.predict(X) - np.sin(3 * X[:, 0]) - X[:, 1]) ** 2)) < 0.06  # the noise is 0.1
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -297,7 +297,9 @@ def _posterior(
     local: Local | None,
 ) -> Posterior:
     """With the local projection of what the solve left undone, if anything."""
-    exact = bool(jnp.all(solution.info.relative_residual <= NOTHING_LEFT)) and solution.rows is None
+    info = solution.info
+    finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & (info.tolerance == 0))
+    exact = bool(jnp.all(finished)) and solution.rows is None
     split = local is not None and system.mesh is not None
     return Posterior(
         gp=gp,

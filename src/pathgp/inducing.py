@@ -1,18 +1,18 @@
 """How inducing points are chosen among the rows of the data."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from scipy.spatial import KDTree
 
 from pathgp import checks
 from pathgp.kernels import Kernel
 from pathgp.solvers import InducingCG
+from pathgp.solvers.cg import pivoted_cholesky
+from pathgp.system import System
 
 MOST_POINTS = 10_000
 """Random points that are taken at most where nobody says how many: a step on two million rows takes seconds then."""
@@ -160,23 +160,8 @@ def greedy(
     """
     X = _checked(X, num)
     some = X[jax.random.permutation(key, X.shape[0])[: max(rows, num)]]
-    return some[_pivots(kernel, some, num)]
-
-
-@partial(jax.jit, static_argnames="num")
-def _pivots(kernel: Kernel, X: Float[Array, "n d"], num: int) -> Int[Array, "M"]:
-    def add(i: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        L, variance, pivots = state
-        pivot = jnp.argmax(variance)
-        column = kernel(X, X[pivot][None])[:, 0] - L @ L[pivot]
-        column = column / jnp.sqrt(jnp.maximum(variance[pivot], 1e-6 * first))
-        remaining = jnp.maximum(variance - column**2, 0).at[pivot].set(-1.0)
-        return L.at[:, i].set(column), jnp.where(variance < 0, -1.0, remaining), pivots.at[i].set(pivot)
-
-    variance = kernel.diag(X)
-    first = jnp.max(variance)
-    start = jnp.zeros((X.shape[0], num), X.dtype), variance, jnp.zeros(num, int)
-    return jax.lax.fori_loop(0, num, add, start)[2]
+    _, pivots = eqx.filter_jit(pivoted_cholesky)(System(kernel, some, jnp.zeros(())), num)
+    return some[pivots]
 
 
 def _checked(X: Shaped[ArrayLike, "..."], num: int) -> Float[Array, "N d"]:

@@ -12,12 +12,20 @@ from tables_of_houses import houses, write
 
 from pathgp import PathGPRegressor
 from pathgp.cli import main
+from pathgp.encoding import Column, Encoding
+from pathgp.tables import NUMBER
 
 
 def run(capsys, *words) -> str:
     """The standard output of a command that succeeds."""
     assert main([str(word) for word in words]) == 0
     return capsys.readouterr().out
+
+
+def told(capsys, *words) -> str:
+    """What a command that succeeds says on standard error."""
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().err
 
 
 def columns(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -122,6 +130,30 @@ def test_pictures(fitted, tmp_path, capsys, kind, with_rows):
     if kind in ("predicted", "relevance"):  # the default, where there are many inputs
         run(capsys, "plot", fitted.model, *([fitted.test] if with_rows else []), "--out", tmp_path / "default.png")
         assert (tmp_path / "default.png").read_bytes() == out.read_bytes()
+
+
+def test_a_picture_of_one_input_shows_its_predictions(fitted, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    from pathgp.cli import models, plot
+
+    model, table, test = tmp_path / "one.safetensors", houses(60, 0), houses(40, 1)
+    quick = PathGPRegressor(hyperparameters="fixed", solver="cholesky", num_samples=3, random_state=0)
+    quick.fit(table["size"][:, None], table["price"])
+    encoding, facts = Encoding("price", (Column("size", NUMBER),)), {"rows": 60, "ranges": [[60.0, 180.0]]}
+    models.save(models.Fitted(quick, encoding, facts), model)
+    figure = plot.posterior(models.load(model), fitted.test)
+    lines = {line.get_label(): np.array(line.get_data()) for line in figure.axes[0].get_lines()}
+    x, mean = lines["mean"]
+    assert (x[0], x[-1]) == (60, 180)
+    np.testing.assert_allclose(lines["40 rows"], [test["size"], test["price"]])
+    write(tmp_path / "along.csv", {"size": x})
+    run(capsys, "predict", model, tmp_path / "along.csv", "--out", tmp_path / "along.out.csv")
+    np.testing.assert_allclose(mean, columns(tmp_path / "along.out.csv")["mean"], rtol=1e-5)
+    for kind, name in (["--kind", "posterior"], "one.png"), ([], "default.png"):  # with one input it is the default
+        assert "posterior" in told(capsys, "plot", model, fitted.test, *kind, "--out", tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "default.png").read_bytes()
+    assert main(["plot", str(fitted.model), "--kind", "posterior", "--out", str(tmp_path / "four.png")]) == 2
+    assert "a model with 1 input, but this one has 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("targets", [["y"], ["y", "z"]])

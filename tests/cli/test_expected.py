@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
-from pathgp import memory
 from pathgp.cli import expected, main
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
@@ -126,24 +125,3 @@ def test_a_machine_that_says_nothing_refuses_nothing(fit, monkeypatch, capsys):
     assert "but this machine has 0.1" in capsys.readouterr().err
     monkeypatch.setattr(expected, "memory_limit", lambda: None)
     assert main([*words, "--num-samples", "8"]) == 0
-
-
-def test_the_limit_of_a_machine(tmp_path):
-    files = {
-        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n",
-        "proc/self/status": "Name: python\nVmRSS:\t 1000 kB\n",
-        "proc/self/cgroup": "4:memory:/jobs/mine\n3:cpu:/\n0::/other\n",
-    }
-    assert memory.memory_limit(tmp_path) is None
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert memory.memory_limit(tmp_path) == 6000 * 1024
-    for name, text in {"memory/jobs": "5000000", "memory/jobs/mine": "9223372036854771712"}.items():
-        (tmp_path / "sys/fs/cgroup" / name).mkdir(parents=True)
-        (tmp_path / "sys/fs/cgroup" / name / "memory.limit_in_bytes").write_text(f"{text}\n")
-    assert memory.memory_limit(tmp_path) == 5_000_000  # of the group around its own
-    (tmp_path / "sys/fs/cgroup/other").mkdir()
-    (tmp_path / "sys/fs/cgroup/other/memory.max").write_text("max\n")
-    (tmp_path / "sys/fs/cgroup/memory.max").write_text("3000000\n")
-    assert memory.memory_limit(tmp_path) == 3_000_000

@@ -2,11 +2,12 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from pathgp import condition
 from pathgp.experiments import toy
-from pathgp.solvers import Cholesky
+from pathgp.experiments.base import Record, png
+from pathgp.experiments.paper import fig1_toy
 
 
 def test_the_demo_on_fewer_points(tmp_path):
@@ -27,14 +28,34 @@ def test_the_demo_on_fewer_points(tmp_path):
     assert list(tmp_path.iterdir()) == [out]  # nothing half-written beside it
 
 
-def test_a_picture_is_drawn_and_the_backend_stays_as_it_is(tmp_path, monkeypatch, key):
+def record(layout, solver, mean, sd, residual=0.0):
+    x = np.linspace(-2, 2, 5)
+    curve = {"x": x.tolist(), "mean": [mean] * 5, "sd": [sd] * 5, "samples": [[0.0]] * 5}
+    settings = {"layout": layout, "rows": 50, "solver": {"name": solver}}
+    return Record(solver, settings, {"seconds": 1.5, "passes": 3.0, "relative_residual": residual, **curve})
+
+
+RECORDS = [
+    record("infill", "Cholesky", 0.0, 1.0),
+    record("infill", "SAP", 3.0, 5.0, 0.01),
+    record("large domain", "Cholesky", 1.0, 1.0),
+    record("large domain", "SAP", 1.0, 3.0),
+]
+
+
+def test_a_picture_is_drawn_and_the_backend_stays_as_it_is(monkeypatch):
     matplotlib = pytest.importorskip("matplotlib")
     monkeypatch.setitem(matplotlib.rcParams, "backend", "svg")
-    layout = next(toy.layouts(50))
-    posterior = condition(layout.gp, layout.X, layout.y, solver=Cholesky(), num_samples=5, num_features=8, key=key)
-    toy.draw([(layout, [posterior])], [toy.Row("infill", "Cholesky", 1.0, 1.0, 0.0, 0.0, 0.0)], tmp_path / "demo.png")
-    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    figure = fig1_toy.EXPERIMENT.figure(RECORDS)
+    assert png(figure).startswith(b"\x89PNG")
+    assert [panel.get_title() for panel in figure.axes][1::2] == ["SAP: 1.5 s, W2 5.000", "SAP: 1.5 s, W2 2.000"]
     assert matplotlib.get_backend() == "svg"
+
+
+def test_errors_are_to_the_exact_posterior_of_the_same_layout():
+    rows = toy.compared(RECORDS)
+    assert rows[1] == ("infill", "SAP", 1.5, 3.0, 0.01, 3.0, 5.0)  # √(3² + 4²)
+    assert rows[3] == ("large domain", "SAP", 1.5, 3.0, 0.0, 0.0, 2.0)
 
 
 def test_the_table_has_a_line_for_each_row():

@@ -72,7 +72,21 @@ def test_cholesky_is_exact(case, key):
     _, system, targets, K, W = case
     solution = Cholesky().solve(system, targets, key=key)
     assert prediction_error(K, solution.weights, W).max() < 1e-5
-    assert solution.info.relative_residual.max() < 1e-9
+    assert bool(jnp.all(solution.info.converged))
+
+
+def test_cholesky_reports_the_residual_of_the_weights_that_it_returns(case, key):
+    noise, system, targets, K, W = case
+    solution = Cholesky().solve(system, targets, key=key)
+    H = K + np.diag(np.broadcast_to(np.asarray(system.noise, dtype=np.float64), len(K)))
+    B = np.asarray(targets.total, dtype=np.float64)
+    left = B - H @ np.asarray(solution.weights, dtype=np.float64)
+    of = lambda residual: np.linalg.norm(residual, axis=0) / np.linalg.norm(B, axis=0)
+    # In float64 there is nothing but the rounding of the products, in another order.
+    np.testing.assert_allclose(solution.info.relative_residual, of(left), rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(solution.residual, left, rtol=1e-3, atol=1e-6)
+    if noise == BADLY and solution.weights.dtype == np.float32:
+        assert of(left).min() > 1e3 * of(B - H @ W).max()
 
 
 def test_stochastic_solvers_predict_well_where_their_weights_are_far(case, key):

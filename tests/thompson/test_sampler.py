@@ -61,7 +61,7 @@ def test_both_directions_go_where_they_should(after):
     for _ in range(2):
         A = other.ask()
         other.tell(A, -bowl(A))
-    evenly = np.mean(bowl(s._settings.space.decode(loop.design(s._settings, 0, 64))))
+    evenly = np.mean(bowl(s._settings.space.decode(loop.design(s._settings, 0, 64, np.zeros((0, 2)))[0])))
     assert np.mean(bowl(X)) < 0.5 * evenly
     assert np.mean(bowl(other.ask())) < 0.5 * evenly
 
@@ -123,6 +123,28 @@ def test_the_design_goes_on_where_it_ended():
     one, other = sampler(initial=100), sampler(initial=100)
     np.testing.assert_array_equal(np.concatenate([one.ask(3), one.ask(5)]), other.ask(8))
     assert not np.array_equal(other.ask(8), sampler(initial=100, random_state=4).ask(8))
+
+
+@pytest.mark.parametrize("random_state", range(5))
+def test_a_design_repeats_nothing_as_long_as_the_space_has_anything_else(random_state):
+    bounds = [Integer(1, 4, log=True), Categorical(("a", "b", "c"))]
+    everything = {(k, c) for k in range(1, 5) for c in "abc"}
+    new = lambda: ThompsonSampler(bounds, KNOWN, initial=100, random_state=random_state)
+    rows = lambda X: [tuple(x) for x in X]
+    assert len(set(rows(new().ask(8)))) == 8
+    whole = rows(new().ask(20))
+    assert len(whole) == 20
+    assert set(whole[:12]) == everything
+    parts = new()
+    assert rows(parts.ask(3)) + rows(parts.ask(5)) + rows(parts.ask(4)) == whole[:12]
+    told = new()
+    told.tell([(1, "a"), (4, "c")], [0.0, 0.0])
+    assert set(rows(told.ask(10))) == everything - {(1, "a"), (4, "c")}
+
+
+def test_a_design_ends_where_rounding_leaves_fewer_points_than_the_space_has():
+    s = ThompsonSampler([Real(1.0, np.nextafter(1.0, 2.0))], KNOWN, initial=100)
+    assert {float(x) for x in s.ask(5)[:, 0]} == {1.0, np.nextafter(1.0, 2.0)}
 
 
 def test_numbers_categories_and_a_small_space():

@@ -33,14 +33,24 @@ EXTRAS = {"pyarrow": "files", "matplotlib": "plots"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; what is wrong with the input is one sentence on stderr and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = 0
+    try:
+        try:
+            code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            print(end="", flush=True)  # here, since Python would complain of a reader that is gone when it ends
+    except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
     command = parsed(words)
     try:
         with _warnings_as_sentences(), _termination_as_exit():
             return command.run(command) or 0
-    except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains when it flushes at the end
-        return 0
+    except BrokenPipeError:
+        raise
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).split(".")[0])
         if extra is None:

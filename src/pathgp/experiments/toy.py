@@ -1,4 +1,4 @@
-"""Figure 1 of the paper: one kernel, two layouts of 10,000 points, five solvers, one time budget.
+"""Figure 1 of the paper at a glance: two layouts of 10,000 points, five solvers, one time budget.
 
     python -m pathgp.experiments.toy --out demo.png
 
@@ -10,30 +10,14 @@ import argparse
 import json
 import pathlib
 import time
-import warnings
-from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
-
-from pathgp import GP, Posterior, condition, datasets, metrics
-from pathgp.experiments.base import png
+from pathgp.experiments.base import Record, png
+from pathgp.experiments.paper.fig1_toy import EXACT, EXPERIMENT, cells, distances
+from pathgp.experiments.problems import Curve, root_mean_square
 from pathgp.files import write_atomically
-from pathgp.kernels import RBF
-from pathgp.plots import new_figure, posterior_panel
-from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, ConvergenceWarning, Solver
 
-
-class Layout(NamedTuple):
-    """A toy data set, the process that models it, and where it is looked at."""
-
-    name: str
-    gp: GP
-    X: Float[Array, "N 1"]
-    y: Float[Array, "N"]
-    x: Float[Array, "n 1"]
+SOLVERS = (EXACT, "SGD", "SDD", "SAP", "CG")
 
 
 class Row(NamedTuple):
@@ -48,57 +32,24 @@ class Row(NamedTuple):
     w2_to_exact_marginals: float
 
 
-def layouts(N: int, seed: int = 0) -> Iterator[Layout]:
-    """Both layouts, with observations sin(2x) + cos(5x) + N(0, 0.5)."""
-    gp = GP(RBF(lengthscale=0.5), noise=datasets.NOISE)
-    for data in (datasets.infill(N, seed), datasets.large_domain(N, seed)):
-        X, y, x = map(jnp.asarray, (data.X, data.y, data.X_test))
-        yield Layout(data.name.replace("_", " "), gp, X, y, x)
+def run(N: int, seconds: float, num_samples: int) -> list[Record]:
+    """Every solver on both layouts."""
+    of_cell = lambda cell: Record(cell.name, cell.settings, EXPERIMENT.compute(cell.settings))
+    return list(map(of_cell, cells(N, seconds, num_samples, solvers=SOLVERS)))
 
 
-def solvers(seconds: float) -> list[Solver]:
-    """The exact solver, and the others within a time budget."""
-    return [
-        Cholesky(),
-        SGD(steps=20_000, batch_size=256, max_seconds=seconds),
-        SDD(steps=20_000, batch_size=256, max_seconds=seconds),
-        SAP(passes=1000, max_seconds=seconds),
-        CG(steps=1000, max_seconds=seconds),
-    ]
-
-
-def run(N: int, seconds: float, num_samples: int) -> tuple[list[Row], list[tuple[Layout, list[Posterior]]]]:
-    """Every solver on both layouts; each is compiled on a run that does not count."""
-    rows, pictures = [], []
-    for layout in layouts(N):
-        posteriors: list[Posterior] = []
-        for solver, rehearsal in zip(solvers(seconds), solvers(0.0), strict=True):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                if posteriors:
-                    condition(
-                        layout.gp, layout.X, layout.y, solver=rehearsal, num_samples=num_samples, key=jax.random.key(1)
-                    )
-                posterior = condition(
-                    layout.gp, layout.X, layout.y, solver=solver, num_samples=num_samples, key=jax.random.key(1)
-                )
-            posteriors.append(posterior)
-            exact, x = posteriors[0], layout.x
-            w2 = metrics.w2(posterior.mean(x), posterior.variance(x), exact.mean(x), exact.variance(x))
-            info = posterior.info
-            rows.append(
-                Row(
-                    layout.name,
-                    info.solver,
-                    info.seconds,
-                    info.passes,
-                    float(jnp.max(info.relative_residual)),
-                    float(metrics.rmse(posterior.mean(x), exact.mean(x))),
-                    float(jnp.sqrt(jnp.mean(w2**2))),
-                )
-            )
-        pictures.append((layout, posteriors))
-    return rows, pictures
+def compared(records: list[Record]) -> list[Row]:
+    """What each took, and how far it is from the exact solver on the same layout."""
+    w2, rows, exact = distances(records), [], {}
+    for record in records:
+        assert record.result is not None
+        layout, solver = record.settings["layout"], record.settings["solver"]["name"]
+        mean = Curve.read(record).mean
+        exact.setdefault(layout, mean)  # it comes first
+        seconds, passes, left = (record.result[name] for name in ("seconds", "passes", "relative_residual"))
+        error = root_mean_square(mean - exact[layout])
+        rows.append(Row(layout, solver, seconds, passes, left, error, w2[layout, solver]))
+    return rows
 
 
 def table(rows: list[Row]) -> str:
@@ -112,27 +63,6 @@ def table(rows: list[Row]) -> str:
     return "\n".join([head, "-" * len(head), *lines])
 
 
-def draw(pictures: list[tuple[Layout, list[Posterior]]], rows: list[Row], path: pathlib.Path) -> None:
-    """A row of panels for each layout, a column for each solver, written in one move."""
-    columns = len(pictures[0][1])
-    figure = new_figure(3.4 * columns, 5.6)
-    axes = figure.subplots(len(pictures), columns, sharey="row", squeeze=False)
-    results = iter(rows)
-    for line, (layout, posteriors) in zip(axes, pictures, strict=True):
-        for axis, posterior in zip(line, posteriors, strict=True):
-            result = next(results)
-            posterior_panel(axis, posterior, layout.x, posteriors[0])
-            axis.set_title(
-                f"{result.solver}: {result.seconds:.1f} s, W2 {result.w2_to_exact_marginals:.3f}", fontsize=10
-            )
-            axis.set_ylim(-4, 4)
-            axis.set_xlabel("x")
-        line[0].set_ylabel(f"{layout.name}, {layout.X.shape[0]} points")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    write_atomically(path, png(figure))
-
-
 def main() -> None:
     """Runs the comparison, prints the table and writes the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -143,9 +73,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the table as JSON")
     arguments = parser.parse_args()
     start = time.perf_counter()
-    rows, pictures = run(arguments.n, arguments.seconds, arguments.samples)
+    records = run(arguments.n, arguments.seconds, arguments.samples)
+    rows = compared(records)
     print(json.dumps([r._asdict() for r in rows], indent=2) if arguments.json else table(rows))
-    draw(pictures, rows, arguments.out)
+    write_atomically(arguments.out, png(EXPERIMENT.figure(records)))
     if not arguments.json:
         print(f"\nRMSE to the exact mean and W2 to the exact marginals over the part shown in {arguments.out}.")
         print(f"Finished in {time.perf_counter() - start:.0f} s, compilation included; seconds above are without it.")

@@ -36,6 +36,7 @@ class Info(eqx.Module):
     passes: float
     seconds: float
     tolerance: float
+    """What the residual was to come to; zero for a direct solver, which leaves what rounding leaves."""
     relative_residual: Float[Array, "s"]
     """‖b − (K+Σ)w‖ / ‖b‖ of each column; on inducing points or a subset, that of the system they solve, which
     `InducingCG` measures in the norm of predictions."""

@@ -56,7 +56,7 @@ class CG(Iterative):
         """The preconditioner."""
         if self.rank == 0:
             return None
-        L = pivoted_cholesky(system, min(self.rank, system.size))
+        L, _ = pivoted_cholesky(system, min(self.rank, system.size))
         resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # below that noise, P⁻¹ would be rounding error
         noise = jnp.maximum(system.noise_diagonal, resolved)[:, None]
         Q, S = tall_svd(system.mesh, L / jnp.sqrt(noise))
@@ -100,20 +100,25 @@ def _ratio(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
-def pivoted_cholesky(system: System, rank: int) -> Float[Array, "N k"]:
-    """L with LLᵀ ≈ K, its pivots chosen greedily by the largest remaining variance."""
+def pivoted_cholesky(system: System, rank: int) -> tuple[Float[Array, "N k"], Int[Array, "k"]]:
+    """L with LLᵀ ≈ K, and its pivots: in turn the row with the largest remaining variance, none of them twice.
+
+    Where no row has a millionth of the largest variance left, the columns are zero.
+    """
     mesh, X = system.mesh, system.X
     kernel_column = lambda X, kernel, x: kernel(X, x)[:, 0]
 
-    def add_column(i: Int[Array, ""], state: tuple[Array, Array]) -> tuple[Array, Array]:
-        L, variance = state
+    def add_column(i: Int[Array, ""], state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        L, variance, pivots = state
         pivot = jnp.argmax(variance)
         column = over_rows(mesh, kernel_column, (X,), (system.kernel, system.inputs(pivot[None])), total=False)
         column = system.without_padding(column) - L @ take(mesh, L, pivot[None])[0]
         scale = jnp.sqrt(jnp.maximum(variance[pivot], jnp.finfo(X.dtype).tiny))
         column = jnp.where(variance[pivot] > 1e-6 * jnp.max(initial), column / scale, 0)
-        return L.at[:, i].set(column), jnp.maximum(variance - column**2, 0).at[pivot].set(0)
+        variance = jnp.where(variance < 0, -1, jnp.maximum(variance - column**2, 0)).at[pivot].set(-1)
+        return L.at[:, i].set(column), variance, pivots.at[i].set(pivot)
 
     initial = system.without_padding(system.kernel.diag(X))
-    start = jnp.zeros((X.shape[0], rank), X.dtype), initial
-    return jax.lax.fori_loop(0, rank, add_column, system.constrained(start))[0]
+    L, variance = system.constrained((jnp.zeros((X.shape[0], rank), X.dtype), initial))
+    L, _, pivots = jax.lax.fori_loop(0, rank, add_column, (L, variance, jnp.zeros(rank, int)))
+    return L, pivots

@@ -18,6 +18,8 @@ BLOCK = 2048
 class Cholesky(Solver):
     """W = L⁻ᵀL⁻¹B with H = LLᵀ, in float64 whatever the precision of the data, on one N x N matrix of the host.
 
+    The weights are then rounded to the precision of the data, and the residual is that of the rounded ones.
+
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
     >>> system = System(RBF(), jnp.array([[0.0], [9.0]]), jnp.array(1.0))
@@ -49,14 +51,14 @@ class Cholesky(Solver):
             H[i : i + len(rows)] = rows
         factorise(H)
         B = np.asarray(targets.total, dtype=np.float64)
-        W = substitute(H, B)
-        fitted = np.concatenate([rows @ W for _, rows in _row_tiles(system)])
-        weights, residual = (split.placed(jnp.asarray(x, dtype=targets.signal.dtype)) for x in (W, B - fitted))
-        relative = jnp.asarray(np.linalg.norm(B - fitted, axis=0) / np.asarray(targets.norms), dtype=weights.dtype)
+        W = substitute(H, B).astype(targets.signal.dtype)
+        left = B - np.concatenate([rows @ W for _, rows in _row_tiles(system)])
+        weights, residual = (split.placed(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))
+        relative = jnp.asarray(np.linalg.norm(left, axis=0) / np.asarray(targets.norms), dtype=W.dtype)
         seconds = time.perf_counter() - clock
         if observe is not None:
             observe.call(Snapshot(1, 1.0, seconds, weights))
-        info = Info("Cholesky", 1, 1.0, seconds, 1e-6, relative, relative <= 1e-6)
+        info = Info("Cholesky", 1, 1.0, seconds, 0.0, relative, jnp.isfinite(relative))
         return Solution(split.X, weights, residual, info)
 
 

@@ -79,7 +79,7 @@ class State(eqx.Module):
     pending: Codes
     asks: int = 0
     designed: int = 0
-    """How many points of the initial design were handed out."""
+    """The place in the sequence of the initial design from which it goes on."""
     failed: int = 0
     model: Model | None = None
     posterior: Posterior | None = None
@@ -117,27 +117,44 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
     that its search has seen takes its place.
     """
     key = jax.random.fold_in(jax.random.key(settings.random_state), state.asks)
+    taken = np.concatenate([state.X, state.pending])
     if state.y.size < settings.initial:
-        points = design(settings, state.designed, num)
-        state = dataclasses.replace(state, designed=state.designed + num)
+        points, end = design(settings, state.designed, num, taken)
+        state = dataclasses.replace(state, designed=end)
     else:
         model = _learned(settings, state, jax.random.fold_in(key, LEARN))
         state = state if model is state.model else dataclasses.replace(state, model=model, posterior=None)
         samples, state = _samples(model, settings, state, num, key)
         found = _maxima(settings, model, state, samples, jax.random.fold_in(key, SEARCH))
         spare = np.asarray(jax.random.uniform(jax.random.fold_in(key, SPARE), (100, settings.space.width)))
-        points = _choose(found, np.concatenate([state.X, state.pending]), _valid(settings.space, spare), num)
-    # As they are after a journey through the values that the caller sees.
-    points = settings.space.encode(settings.space.decode(points))
+        points = _as_seen(settings.space, _choose(found, taken, _valid(settings.space, spare), num))
     pending = np.concatenate([state.pending, points])
     return points, dataclasses.replace(state, asks=state.asks + 1, pending=pending)
 
 
-def design(settings: Settings, start: int, num: int) -> Codes:
-    """Points `start` to `start + num` of a scrambled Sobol sequence."""
-    sobol = qmc.Sobol(settings.space.width, seed=settings.random_state)  # pyright: ignore[reportCallIssue]
+def design(settings: Settings, start: int, num: int, taken: Codes) -> tuple[Codes, int]:
+    """`num` points of a scrambled Sobol sequence, from the place `start` on, and the place after the last of them.
+
+    Points that are taken, or were met before, are passed over, unless the space has no other left.
+    """
+    space, known = settings.space, set(map(tuple, taken))
     exponent = (start + num - 1).bit_length()
-    return _valid(settings.space, sobol.random_base2(exponent)[start : start + num])
+    most = max(exponent + 6, 16)  # rounding may keep some points of a space out of reach
+    while True:
+        sobol = qmc.Sobol(space.width, seed=settings.random_state)  # pyright: ignore[reportCallIssue]
+        points = _as_seen(space, _valid(space, sobol.random_base2(exponent)))[start:]
+        places = np.sort(np.unique(points, axis=0, return_index=True)[1])
+        free = [place for place in places if tuple(points[place]) not in known][:num]
+        if len(free) == num or len(places) == space.size or exponent == most:
+            again = np.setdiff1d(np.arange(len(points)), free)[: num - len(free)]
+            chosen = np.concatenate([free, again]).astype(int)
+            return points[chosen], start + int(chosen.max()) + 1
+        exponent += 1
+
+
+def _as_seen(space: Space, points: Codes) -> Codes:
+    """The codes after a journey through the values that the caller sees."""
+    return space.encode(space.decode(points))
 
 
 def _valid(space: Space, codes: Float[np.ndarray, "n e"]) -> Codes:

@@ -24,6 +24,11 @@ class Dimension(eqx.Module):
     def width(self) -> int:
         """How many numbers code a value."""
 
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """How many values there are."""
+
     @abstractmethod
     def encode(self, values: Sequence[Any], name: str) -> Codes:
         """The codes of values, refused with a sentence if one is no value of this input."""
@@ -53,6 +58,11 @@ class Real(Dimension):
     def width(self) -> int:
         """One."""
         return 1
+
+    @property
+    def size(self) -> float:
+        """Without end."""
+        return math.inf
 
     def encode(self, values: Sequence[Any], name: str) -> Codes:
         """The place between low and high, outside of [0, 1] for values outside of the bounds."""
@@ -84,6 +94,11 @@ class Integer(Dimension):
     def width(self) -> int:
         """One."""
         return 1
+
+    @property
+    def size(self) -> float:
+        """From the first to the last."""
+        return self.high - self.low + 1
 
     @property
     def _ends(self) -> tuple[float, float]:
@@ -122,6 +137,11 @@ class Categorical(Dimension):
         """One for each choice."""
         return len(self.choices)
 
+    @property
+    def size(self) -> float:
+        """The choices."""
+        return len(self.choices)
+
     def encode(self, values: Sequence[Any], name: str) -> Codes:
         """One at the choice, zero at all others."""
         places = {_label(choice): i for i, choice in enumerate(self.choices)}
@@ -158,6 +178,11 @@ class Space(eqx.Module):
     def width(self) -> int:
         """The number of numbers that code a point."""
         return sum(dimension.width for dimension in self.dimensions)
+
+    @property
+    def size(self) -> float:
+        """The number of points."""
+        return math.prod(dimension.size for dimension in self.dimensions)
 
     @property
     def initial(self) -> int:

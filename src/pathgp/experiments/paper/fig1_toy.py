@@ -1,11 +1,12 @@
 """Figure 1: two layouts of points in one dimension, several solvers, one time budget."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
 from pathgp.experiments.problems import LAYOUTS, Curve, rehearsed, root_mean_square, solver_of, toy
 from pathgp.experiments.verdicts import Behaviour, Claim, ratio
-from pathgp.plots import BLUE
+from pathgp.plots import BLUE, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ EXACT = "Cholesky"
 SIZES = {"smoke": (300, 0.1, 8), "machine": (10_000, 10.0, 64), "paper": (10_000, 600.0, 2000)}
 """Points, seconds for each solver, samples."""
 
+SOLVERS = (EXACT, "SGD", "CG", "SVGP", "SDD", "SAP")
 POINTS = {"infill": 20, "large domain": 1024}
 CLOSE = 0.1
 
@@ -33,30 +35,20 @@ class Toy(Experiment):
 
     def cells(self, scale: str) -> list[Cell]:
         """A cell for each layout and solver."""
-        rows, seconds, samples = SIZES[scale]
-        steps = 100 if scale == "smoke" else 20_000
-        limited = {"max_seconds": seconds}
-        found = []
-        for layout in LAYOUTS:
-            points = min(POINTS[layout], rows // 4)
-            options = [
-                {"name": EXACT},
-                {"name": "SGD", "steps": steps, "batch_size": 256, **limited},
-                {"name": "CG", "steps": 1000, **limited},
-                {"name": "SVGP", "points": points, "steps": min(steps, 2000), "batch_size": 512},
-                {"name": "SDD", "steps": steps, "batch_size": 256, **limited},
-                {"name": "SAP", "passes": 1000, **limited},
-            ]
-            for solver in options[: 3 if scale == "smoke" else None]:
-                settings = {"layout": layout, "rows": rows, "samples": samples, "solver": solver}
-                found.append(Cell(f"{layout.replace(' ', '-')}-{solver['name'].lower()}", settings))
-        return found
+        small = scale == "smoke"
+        return cells(*SIZES[scale], steps=100 if small else 20_000, solvers=SOLVERS[: 3 if small else None])
 
     def compute(self, settings: Settings) -> Result:
         """The marginals along the input."""
         data, gp = toy(settings)
         posterior = rehearsed(gp, data, solver_of(settings["solver"], data, gp), settings["samples"], seed=1)
-        return {"seconds": posterior.info.seconds, "passes": posterior.info.passes, **Curve.of(posterior, data.X_test)}
+        info = posterior.info
+        told = {
+            "seconds": info.seconds,
+            "passes": info.passes,
+            "relative_residual": float(info.relative_residual.max()),
+        }
+        return {**told, **Curve.of(posterior, data.X_test)}
 
     def figure(self, records: list[Record]) -> "Figure":
         """A row for each layout, a column for each solver."""
@@ -68,8 +60,11 @@ class Toy(Experiment):
             distance = distances(records).get((layout, solver))
             if record.result is not None:
                 exact = next(iter(_of(records, layout, EXACT)), None)
+                data, _ = toy(record.settings)  # made on the spot
+                panel.plot(data.X[::5, 0], data.y[::5], ".", color=GREY, ms=1, alpha=0.3, rasterized=True)
                 Curve.read(record).draw(panel, None if exact is None else Curve.read(exact), BLUE)
-                panel.set_title(f"{solver}: W2 {distance:.3f}" if distance is not None else solver, fontsize=10)
+                end = "" if distance is None else f", W2 {distance:.3f}"
+                panel.set_title(f"{solver}: {record.result['seconds']:.1f} s{end}", fontsize=10)
         for line, layout in zip(axes, LAYOUTS, strict=True):
             line[0].set_ylabel(f"{layout}\ny")
             for panel in line[1:]:
@@ -121,6 +116,26 @@ class Toy(Experiment):
                 why,
             ),
         ]
+
+
+def cells(
+    rows: int, seconds: float, samples: int, *, steps: int = 20_000, solvers: Sequence[str] = SOLVERS
+) -> list[Cell]:
+    """The cells of both layouts: so many points, seconds for each solver, and samples."""
+    limited, found = {"max_seconds": seconds}, []
+    for layout in LAYOUTS:
+        options = {
+            EXACT: {},
+            "SGD": {"steps": steps, "batch_size": 256, **limited},
+            "CG": {"steps": 1000, **limited},
+            "SVGP": {"points": min(POINTS[layout], rows // 4), "steps": min(steps, 2000), "batch_size": 512},
+            "SDD": {"steps": steps, "batch_size": 256, **limited},
+            "SAP": {"passes": 1000, **limited},
+        }
+        for name in solvers:
+            settings = {"layout": layout, "rows": rows, "samples": samples, "solver": {"name": name, **options[name]}}
+            found.append(Cell(f"{layout.replace(' ', '-')}-{name.lower()}", settings))
+    return found
 
 
 def _of(records: list[Record], layout: str, solver: str) -> list[Record]:

@@ -1,0 +1,53 @@
+"""The pivoted Cholesky factorisation, against conditional variances and projections by NumPy."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import exact, problem
+
+from pathgp import inducing
+from pathgp.solvers.cg import pivoted_cholesky
+
+RANK = 25
+factor = eqx.filter_jit(pivoted_cholesky)
+
+
+@pytest.fixture(scope="module")
+def factorised():
+    system, targets = problem(N=300)
+    return system, exact(system, targets)[0], *factor(system, RANK)
+
+
+def assert_greedy(K, chosen):
+    """Each has the largest variance given those before."""
+    for i in range(len(chosen)):
+        before = chosen[:i]
+        left = np.diag(K) - np.sum(K[:, before] * np.linalg.solve(K[np.ix_(before, before)], K[before]).T, axis=1)
+        assert left[chosen[i]] > left.max() - 1e-5  # float32
+
+
+def test_every_pivot_has_the_largest_variance_given_those_before(factorised):
+    _, K, _, pivots = factorised
+    assert_greedy(K, np.asarray(pivots))
+
+
+def test_the_factor_is_that_of_the_projection_on_the_pivots(factorised):
+    _, K, L, pivots = factorised
+    L, pivots = np.asarray(L, dtype=np.float64), np.asarray(pivots)
+    np.testing.assert_allclose(L @ L.T, K[:, pivots] @ np.linalg.solve(K[np.ix_(pivots, pivots)], K[pivots]), atol=1e-5)
+
+
+def test_greedy_inducing_points_are_such_pivots(factorised, key):
+    system, K, *_ = factorised
+    chosen = inducing.greedy(system.kernel, system.X, RANK, key=key)
+    assert_greedy(K, np.array([np.flatnonzero(np.all(z == system.X, axis=1))[0] for z in chosen]))
+
+
+def test_rows_that_repeat_others_are_pivots_last_and_add_nothing(factorised):
+    system = factorised[0]
+    repeated = eqx.tree_at(lambda s: s.X, system, jnp.tile(system.X[:10], (30, 1)))
+    L, pivots = factor(repeated, RANK)
+    assert {int(i) % 10 for i in pivots[:10]} == set(range(10))
+    assert len(set(pivots.tolist())) == RANK
+    assert np.all(np.asarray(L)[:, 10:] == 0)
