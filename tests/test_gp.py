@@ -41,6 +41,7 @@ def exact_posterior(X, y, x):
     return mean, k(x, x) - k(x, X) @ np.linalg.solve(H, k(X, x))
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in ("SGD", "SDD") else ()) for name in SOLVERS]
 )
@@ -111,6 +112,7 @@ def test_per_row_noise_counts():
     np.testing.assert_allclose(with_all.mean(x), half.mean(x), atol=1e-3)
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("solver", [Cholesky(), SAP(block_size=50, tolerance=1e-3, passes=100)], ids=["exact", "SAP"])
 def test_samples_can_be_added_without_solving_the_old_ones_again(solver):
     posterior, x = small(solver), np.linspace(-1, 1, 12).reshape(6, 2)

@@ -12,7 +12,7 @@ from pathgp.experiments.paper import fig1_toy
 
 def test_the_demo_on_fewer_points(tmp_path):
     out = tmp_path / "demo.png"
-    command = [sys.executable, "-m", "pathgp.experiments.toy", "--n", "600", "--seconds", "2", "--samples", "32"]
+    command = [sys.executable, "-m", "pathgp.experiments.toy", "--n", "600", "--seconds", "0.5", "--samples", "32"]
     run = subprocess.run([*command, "--json", "--out", str(out)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     rows = json.loads(run.stdout)
