@@ -122,13 +122,9 @@ def examples(page):
     return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
 
 
-QUICK = ("tutorials/tabular.md", "tutorials/samples.md")
-"""Pages whose examples run with every change; what the others show, other tests look at."""
-
-
 @pytest.mark.parametrize(
     ("page", "smaller", "then"),
-    [pytest.param(*run, id=run[0], marks=() if run[0] in QUICK else pytest.mark.slow) for run in RUNS],
+    [pytest.param(*run, id=run[0], marks=() if "/" in run[0] else pytest.mark.slow) for run in RUNS],
 )
 def test_the_examples_of_a_page_run_one_after_the_other(page, smaller, then, tmp_path):
     code = "\n".join(examples(page))
