@@ -142,15 +142,15 @@ def by_tiles(
         return f(*parts, X)
     host, wide = np.asarray(X), jnp.result_type(float) == jnp.float64
 
-    def tile(start: int) -> Float[Array, "t ..."]:
+    def tile(start: int) -> Float[np.ndarray, "t ..."]:
         with jax.enable_x64(wide):  # each thread has a setting of its own
-            return jax.block_until_ready(f(*parts, jnp.asarray(host[start : start + POINTS])))
+            return np.asarray(f(*parts, jnp.asarray(host[start : start + POINTS])))
 
     first, *others = range(0, X.shape[0], POINTS)
     values = [tile(first)]  # alone, for it may have to be compiled
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         values += pool.map(tile, others)
-    return jnp.concatenate(values)
+    return jnp.asarray(np.concatenate(values))  # on the host, where no number of tiles has to be compiled
 
 
 def _on_one_cpu(leaf: Any) -> bool:
