@@ -30,8 +30,8 @@ from pathgp.tiles import tiled_product
 FLOAT, DOUBLE = 4, 8
 """Bytes of a number in memory, and in a table that was read."""
 
-PASSES, SAP_PASSES, CG_STEPS = 5, 20, 60
-"""Assumed of Auto (it took three to seven), of SAP until its own tolerance, and of CG."""
+PASSES, SAP_PASSES, CG_STEPS = 3, 20, 60
+"""Assumed of Auto (it took two to four), of SAP until its own tolerance, and of CG."""
 
 FEATURES, SINE = int(inspect.signature(condition).parameters["num_features"].default), 7
 """Random features of a prior draw, and how many kernel entries one takes as long as."""
