@@ -81,6 +81,7 @@ def test_shapes_and_single_samples():
     np.testing.assert_allclose(posterior.samples(x) - posterior.mean(x)[:, None], posterior.deviations(x), atol=1e-4)
 
 
+@pytest.mark.computes
 def test_the_example_of_the_design(x64, key):
     X, y = jax.random.normal(key, (300, 3)), jax.random.normal(key, (300,))
     ell, x, x0 = jnp.array([0.5, 1.0, 2.0]), jnp.zeros((7, 3)), jnp.array([0.1, 0.2, 0.3])
