@@ -22,18 +22,14 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_enable_x64", os.environ.get("PATHGP_TEST_X64", "") == "1")
 
 
-COMPUTE = ("test_local.py", "test_cost.py", "test_concurrency.py", "test_functions.py", "test_sap.py", "test_auto.py")
-"""Files whose tests are as good as marked with `computes`."""
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Programs that run for a moment are compiled as they are written, here and in processes that a test starts.
 
     They run many times as long, so that those of tests that compute much are optimised a little: see `computes`.
     """
-    here = item.path.name in COMPUTE or not item.path.name.startswith("test_")
-    computes = OPTIMISED or here or any(item.get_closest_marker(name) for name in ("computes", "slow"))
+    doctest = not item.path.name.startswith("test_")
+    computes = OPTIMISED or doctest or any(item.get_closest_marker(name) for name in ("computes", "slow"))
     jax.config.update("jax_disable_most_optimizations", not computes)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not computes))
 

@@ -11,6 +11,8 @@ from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
 from pathgp.system import System
 
+pytestmark = pytest.mark.computes
+
 
 def test_it_names_its_choice_and_the_reason(key, caplog):
     system, targets = problem(N=300)
