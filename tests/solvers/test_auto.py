@@ -3,6 +3,7 @@ import logging
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import pytest
 from problems import exact, prediction_error, problem
 
 from pathgp import Local
