@@ -12,8 +12,6 @@ import pytest
 from pathgp import PathGPRegressor, kernels
 from pathgp.files import replacing, write_atomically
 
-pytestmark = pytest.mark.computes
-
 WRITERS, TIMES = 4, 25
 
 

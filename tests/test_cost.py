@@ -21,8 +21,6 @@ from pathgp.names import SOLVERS
 from pathgp.solvers import CG, SAP, Auto, InducingCG
 from pathgp.system import System
 
-pytestmark = pytest.mark.computes
-
 ENTRY, FLOP, DISTANCE = Rates(1.0, 0.0, 0.0), Rates(0.0, 1.0, 0.0), Rates(0.0, 0.0, 1.0)
 COMPUTED: list[int] = []
 

@@ -144,7 +144,6 @@ def test_the_toys():
     assert np.abs(datasets.infill(10, seed=1).X - datasets.infill(10).X).max() > 0.01
 
 
-@pytest.mark.computes
 def test_a_draw_has_the_covariance_of_its_process():
     """The variogram E (y(x) − y(z))²/2 = v + σ² − k(x, z), with the Bessel form of the Matérn kernel."""
     gp = GP(Matern32(0.05, 2.0), noise=0.3, mean=5.0)

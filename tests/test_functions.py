@@ -7,8 +7,6 @@ from pathgp.features import Constant, Stacked
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Matern32
 
-pytestmark = pytest.mark.computes
-
 
 @pytest.fixture
 def f(key):

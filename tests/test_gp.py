@@ -41,7 +41,6 @@ def exact_posterior(X, y, x):
     return mean, k(x, x) - k(x, X) @ np.linalg.solve(H, k(X, x))
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in ("SGD", "SDD") else ()) for name in SOLVERS]
 )
@@ -81,7 +80,6 @@ def test_shapes_and_single_samples():
     np.testing.assert_allclose(posterior.samples(x) - posterior.mean(x)[:, None], posterior.deviations(x), atol=1e-4)
 
 
-@pytest.mark.computes
 def test_the_example_of_the_design(x64, key):
     X, y = jax.random.normal(key, (300, 3)), jax.random.normal(key, (300,))
     ell, x, x0 = jnp.array([0.5, 1.0, 2.0]), jnp.zeros((7, 3)), jnp.array([0.1, 0.2, 0.3])
@@ -113,7 +111,6 @@ def test_per_row_noise_counts():
     np.testing.assert_allclose(with_all.mean(x), half.mean(x), atol=1e-3)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("solver", [Cholesky(), SAP(block_size=50, tolerance=1e-3, passes=100)], ids=["exact", "SAP"])
 def test_samples_can_be_added_without_solving_the_old_ones_again(solver):
     posterior, x = small(solver), np.linspace(-1, 1, 12).reshape(6, 2)

@@ -17,8 +17,6 @@ from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.solvers import auto as auto_module
 from pathgp.system import System, Targets
 
-pytestmark = pytest.mark.computes
-
 ONE_PASS = SAP(passes=1, block_size=128, averaging=None)
 
 

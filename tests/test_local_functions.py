@@ -13,8 +13,6 @@ from pathgp import GP, Local, condition, neighbours
 from pathgp.kernels import RBF, Matern32
 from pathgp.solvers import SAP, Auto, InducingCholesky
 
-pytestmark = pytest.mark.computes
-
 ONE_PASS = SAP(passes=1, block_size=128, averaging=None)
 
 

@@ -57,7 +57,6 @@ def test_points_in_several_tiles(monkeypatch):
     np.testing.assert_allclose(distances(points, queries, rows), brute_force(points, queries, 128), rtol=1e-3)
 
 
-@pytest.mark.computes
 def test_a_tree_is_taken_for_many_points_unless_it_would_look_at_most_of_them(monkeypatch):
     monkeypatch.setattr(neighbours, "EXHAUSTIVE_ROWS", 1000)
     rng = np.random.default_rng(3)

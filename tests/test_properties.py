@@ -142,7 +142,6 @@ def test_what_is_learned_does_not_depend_on_the_units(learned, input_unit, targe
     np.testing.assert_allclose(found_std / c, std, rtol=0.1)
 
 
-@pytest.mark.computes
 def test_200_inputs_are_learned_from():
     """Two hundred rows tell which two of two hundred inputs matter; a regression on all of them would fit anything."""
     rng = np.random.default_rng(3)

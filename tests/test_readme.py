@@ -25,7 +25,6 @@ def test_example(example, tmp_path):
     assert run.returncode == 0, run.stderr
 
 
-@pytest.mark.computes
 def test_commands_run_one_after_the_other(tmp_path, monkeypatch):
     """The last of them in a process of its own; the others compile the same programs again and again, so here."""
     assert len(PATHGP) == 4

@@ -34,7 +34,7 @@ def start(folder, *arguments, devices=1):
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("JAX_")},
         "XLA_FLAGS": f"{QUICK_TO_COMPILE} --xla_force_host_platform_device_count={devices}",
-        **{"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
+        "JAX_PLATFORMS": "cpu",
         "SHARED_FOLDER": str(folder),
     }
     out = folder / f"{arguments[1]} of {arguments[2:]}".replace("/", "")

@@ -62,7 +62,6 @@ def test_norms_of_empty_columns_are_safe_to_divide_by():
     np.testing.assert_allclose(targets.norms, [5.0, 1.0])
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("solver", [CG(steps=5), SAP(passes=2, block_size=64), SDD(steps=50), SGD(steps=20)])
 def test_keeping_the_matrix_changes_no_result(solver, caplog):
     system, targets = problem(N=300)

@@ -26,8 +26,8 @@ def definite_solve(H: Float[Array, "m m"], B: Float[Array, "m *s"]) -> Float[Arr
 
     A derivative takes one more solve with the same factor, not the derivative of the factor.
 
-    >>> print(jax.vmap(definite_solve)(jnp.array([[[2.0]], [[4.0]]]), jnp.ones((2, 1)))[:, 0])
-    [0.5  0.25]
+    >>> print(jax.vmap(definite_solve)(jnp.array([[[1.0]], [[4.0]]]), jnp.ones((2, 1)))[:, 0])
+    [1.   0.25]
     """
     factor = _cholesky(jax.lax.stop_gradient(H))
     return jax.lax.custom_linear_solve(lambda A: H @ A, B, lambda _, b: _cho_solve(factor, b), symmetric=True)

@@ -12,8 +12,6 @@ from pathgp.checkpoint import Slot
 from pathgp.cli import main, models
 from pathgp.solvers import SAP
 
-pytestmark = pytest.mark.computes  # a fit measures how fast this machine computes
-
 
 @pytest.fixture(autouse=True)
 def of_several_steps(monkeypatch):

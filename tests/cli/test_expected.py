@@ -15,8 +15,6 @@ from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Matern32
 
-pytestmark = pytest.mark.computes  # a fit measures how fast this machine computes
-
 ROWS, POINTS = 300, 40
 
 

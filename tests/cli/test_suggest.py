@@ -14,8 +14,6 @@ from pathgp import storage
 from pathgp.cli import main
 from pathgp.thompson import Categorical, Integer, Real, ThompsonSampler
 
-pytestmark = pytest.mark.computes
-
 BOUNDS = {
     "heat": [20, 80],
     "rate": {"real": [1e-3, 1.0], "log": True},

@@ -47,7 +47,6 @@ def test_the_loss_is_the_density_of_a_normal(x64):
     assert loss_and_gradient(p, jnp.asarray(X), jnp.asarray(y))[0] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.computes
 def test_known_hyperparameters_are_recovered(key):
     X, y, _ = drawn(600, np.array([0.5, 1.5, 50.0]), 0.05, mean=2.0)
     gp, trace = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=Exact(steps=40))
@@ -131,7 +130,6 @@ def test_ctrl_c_returns_the_best_so_far(key, monkeypatch):
     assert np.isfinite(float(gp.noise))
 
 
-@pytest.mark.computes
 def test_neighbourhoods_are_averaged(key):
     X, y, _ = drawn(900, np.array([0.5, 1.5]), 0.05)
     gp, trace = fit_hyperparameters(

@@ -130,7 +130,6 @@ def exact_loss(gp, X, y):
         return loss_and_gradient(parameters(wide), jnp.asarray(X), jnp.asarray(y))[0]
 
 
-@pytest.mark.computes
 def test_from_a_poor_start_it_ends_near_the_optimum(poor_start):
     X, y, _, key, (gp, trace) = poor_start
     best = fit_hyperparameters(default_gp(X, y), X, y, key=key, method=Exact(steps=40))[0]
@@ -138,7 +137,6 @@ def test_from_a_poor_start_it_ends_near_the_optimum(poor_start):
     assert trace.left_out == 0
 
 
-@pytest.mark.computes
 def test_the_trace_is_the_change_of_the_loss(poor_start):
     X, y, start, _, (gp, trace) = poor_start
     assert trace.since_start
@@ -146,7 +144,6 @@ def test_the_trace_is_the_change_of_the_loss(poor_start):
     assert trace.loss[-1] == pytest.approx(exact_loss(gp, X, y) - exact_loss(start, X, y), rel=0.15)
 
 
-@pytest.mark.computes
 def test_the_last_solution_is_that_of_the_posterior(poor_start):
     X, y, _, key, (gp, trace) = poor_start
     solver = SAP(tolerance=0.01)

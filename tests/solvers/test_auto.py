@@ -3,7 +3,6 @@ import logging
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import pytest
 from problems import exact, prediction_error, problem
 
 from pathgp import Local
@@ -11,8 +10,6 @@ from pathgp.kernels import Matern32, Tanimoto
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
 from pathgp.system import System
-
-pytestmark = pytest.mark.computes
 
 
 def test_it_names_its_choice_and_the_reason(key, caplog):

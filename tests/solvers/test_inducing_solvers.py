@@ -37,7 +37,6 @@ def error(system, solution, truth):
     return np.linalg.norm(fitted - truth, axis=0) / np.linalg.norm(truth, axis=0)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("M", [50, 300])
 @pytest.mark.parametrize("uneven", [False, True])
 @pytest.mark.parametrize("make", [InducingCholesky, InducingCG])
@@ -53,7 +52,6 @@ def test_the_direct_and_the_deterministic_solver_agree_with_the_closed_form(key,
     assert solution.points.shape == (M, 3)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("uneven", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradient_descent_comes_near_the_closed_form(key, uneven):
     system, targets = problem(N=2000, uneven=uneven)
@@ -179,7 +177,6 @@ def test_a_column_of_zeros_gives_zero(key):
         assert float(jnp.max(jnp.abs(make(system.X[:30]).solve(system, zero, key=key).weights))) == 0
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("make", [InducingCholesky, InducingCG])
 def test_a_smooth_kernel_and_little_noise_stay_finite(key, make):
     system, targets = problem(N=3000, noise=1e-4)
@@ -233,7 +230,6 @@ def test_a_product_that_takes_the_difference_first(key):
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.computes
 def test_the_residual_that_is_told_is_the_true_one_after_many_steps_with_hardly_any_noise(key):
     """A residual updated from step to step has drifted to a hundredth of the true one here."""
     system, targets = problem(N=5000, noise=1e-6)

@@ -10,8 +10,6 @@ from problems import exact, problem
 from pathgp.solvers import SGD
 from pathgp.solvers.sgd import clip_columns
 
-pytestmark = pytest.mark.computes
-
 LOSSES = [SGD(num_features=4000), SGD(num_features=4000, low_variance=False)]
 
 

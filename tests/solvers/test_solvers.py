@@ -51,7 +51,6 @@ def case(request):
     return noise, system, targets, *exact(system, targets)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("name", ["CG", "SAP"])
 def test_direct_quality(name, case, key):
     _, system, targets, K, W = case
@@ -61,7 +60,6 @@ def test_direct_quality(name, case, key):
     assert solution.info.steps < ITERATIVE[name].schedule(system)[0]  # it stopped when it was done
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("name", ["CG without preconditioner", "SAP, plain, last iterate"])
 def test_the_plain_variants(name, key):
     system, targets = problem(noise=1.0)
@@ -70,7 +68,6 @@ def test_the_plain_variants(name, key):
     assert prediction_error(K, solution.weights, W).max() < 1e-3
 
 
-@pytest.mark.computes
 def test_cholesky_is_exact(case, key):
     _, system, targets, K, W = case
     solution = Cholesky().solve(system, targets, key=key)
@@ -92,7 +89,6 @@ def test_cholesky_reports_the_residual_of_the_weights_that_it_returns(case, key)
         assert of(left).min() > 1e3 * of(B - H @ W).max()
 
 
-@pytest.mark.computes
 def test_stochastic_solvers_predict_well_where_their_weights_are_far(case, key):
     """The paper's point: errors of predictions are small where those of the weights are not."""
     noise, system, targets, K, W = case
@@ -179,7 +175,6 @@ def test_a_warm_start_at_the_solution_stays_there(name, key):
     np.testing.assert_allclose(solution.weights, init, rtol=1e-6)
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize("name", ["CG", "SAP", "SDD"])
 def test_a_warm_start_saves_steps(name, key):
     system, targets = problem(N=800, noise=0.1)
@@ -306,7 +301,6 @@ def test_solvers_are_abstract_or_final():
     assert not any(final.__subclasses__() for final in Iterative.__subclasses__())
 
 
-@pytest.mark.computes
 def test_sap_stops_where_predictions_have_settled(key):
     """Long before the residual is small, and with predictions within a few times the change that ended it."""
     settle = 1e-2

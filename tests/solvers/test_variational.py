@@ -69,7 +69,6 @@ def test_the_collapsed_bound_is_that_of_the_dense_formula():
     assert expected < evidence - 1
 
 
-@pytest.mark.computes
 def test_the_elbo_approaches_the_collapsed_bound_from_below(fitted):
     X, y, z, _ = data()
     bound, evidence = bounds(X, y, z)
@@ -81,7 +80,6 @@ def test_the_elbo_approaches_the_collapsed_bound_from_below(fitted):
     assert float(q.elbo[0]) < bound - 50
 
 
-@pytest.mark.computes
 def test_mean_and_covariance_approach_the_closed_form(fitted):
     X, y, z, x = data()
     mean, covariance = titsias(X, y, z, x)
@@ -92,7 +90,6 @@ def test_mean_and_covariance_approach_the_closed_form(fitted):
     assert "was added to the diagonal of K_zz" in fitted.info.reason
 
 
-@pytest.mark.computes
 def test_the_distribution_is_the_optimal_one(fitted):
     X, _, z, _ = data()
     precision = 1 / np.asarray(GAUSSIAN.noise, dtype=np.float64)
@@ -103,7 +100,6 @@ def test_the_distribution_is_the_optimal_one(fitted):
     assert np.all(np.triu(C, 1) == 0)
 
 
-@pytest.mark.computes
 def test_the_residual_tells_the_distance_from_the_optimum(fitted):
     X, y, z, _ = data()
     precision = 1 / np.asarray(GAUSSIAN.noise, dtype=np.float64)
@@ -119,7 +115,6 @@ def test_the_residual_tells_the_distance_from_the_optimum(fitted):
     assert float(early.info.relative_residual[0]) == pytest.approx(gap, rel=1e-3)
 
 
-@pytest.mark.computes
 def test_more_samples_come_from_the_same_distribution(fitted):
     _, _, _, x = data()
     more = fitted.with_samples(S, key=jax.random.key(7))
@@ -131,7 +126,6 @@ def test_more_samples_come_from_the_same_distribution(fitted):
     assert abs(correlation) < 4 * S**-0.5
 
 
-@pytest.mark.computes
 def test_minibatches_come_near_too_and_observers_look_on(fitted):
     X, y, z, x = data()
     seen = []
@@ -155,7 +149,6 @@ def test_an_update_starts_from_the_mean_before_it():
     assert updated.samples(x).shape == (12, 2)
 
 
-@pytest.mark.computes
 def test_points_that_move_raise_the_bound():
     X, y, z, _ = data()
     solver = SVGP(z, steps=600, batch_size=N, learning_rate=0.05, move_points=True, tolerance=10.0)
@@ -261,7 +254,6 @@ def test_a_fit_that_diverges_says_so():
         run(SVGP(np.eye(3), steps=100, learning_rate=1e4))
 
 
-@pytest.mark.computes
 def test_targets_keep_their_prior_draws(fitted):
     targets = fitted.targets
     assert isinstance(targets, Targets)

@@ -8,7 +8,6 @@ from pathgp.kernels import Matern32
 from pathgp.solvers import CG, SAP
 
 
-@pytest.mark.computes
 @pytest.mark.parametrize(
     "solver",
     [
