@@ -78,6 +78,23 @@ def learn_table(stored: dict) -> list[str]:
     ]
 
 
+def learning_table(stored: dict) -> list[str]:
+    """A line for each data set: test scores with the published hyperparameters, and with those of each method."""
+    names = {"nearest": "`NearestNeighbour()`", "neighbourhoods": "`Neighbourhoods()`", "pathwise": "and `Pathwise()`"}
+    methods = [name for name in names if any(r["method"] == name for r in stored["results"])]
+    heads = [f"{names[name]}: RMSE / NLL | s | GB" for name in methods]
+    lines = [f"| | published: RMSE / NLL | {' | '.join(heads)} |", "|---|" + "---:|" * (1 + 3 * len(methods))]
+    found = {(r["dataset"], r["method"]): r for r in stored["results"]}
+    score = lambda r: f"{r['rmse']:.4f} / {r['nll']:.3f}" if "rmse" in r else r.get("failed", "")
+    for dataset in dict.fromkeys(r["dataset"] for r in stored["results"]):
+        cells = [score(found.get((dataset, "published"), {}))]
+        for r in (found.get((dataset, name), {}) for name in methods):
+            took = f"{r['learn_seconds']:.0f} | {r['gigabytes']:.1f}" if "learn_seconds" in r else " | "
+            cells.append(f"{score(r)} | {took}")
+        lines.append(f"| {dataset} | {' | '.join(cells)} |")
+    return lines
+
+
 def predict_table(stored: dict) -> list[str]:
     lines = [f"| {stored['dataset']}, asked for | points | points a second |", "|---|---:|---:|"]
     return lines + [f"| {r['asked']} | {r['points']:,} | {r['points_per_second']:,.0f} |" for r in stored["rows"]]
@@ -214,6 +231,7 @@ TABLES = {
     "predict": predict_table,
     "kernel": kernel_table,
     "learn": learn_table,
+    "learning": learning_table,
     "splits": splits_table,
     "noise": noise_table,
     "rows": rows_table,

@@ -157,3 +157,23 @@ def test_each_method_of_learning_learns_and_is_judged(method, tmp_path, monkeypa
     assert stored["learn_seconds"] > 0
     assert stored["gigabytes"] > 0
     assert len(stored["length_scale"]) == 8
+
+
+def test_what_was_learned_is_stored_before_it_is_judged_on_the_test_rows_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(learning.METHODS, "nearest", [NearestNeighbour(steps=2, neighbours=8, batch_size=16)])
+    judged = []
+
+    def interrupted(data, gp):
+        judged.append(len(data.X_test))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learning, "judge", interrupted)
+    out = tmp_path / "figures.json"
+    assert main(["bench", "learn", "--n", "100", "--test-rows", "7", "--out", str(out)]) != 0
+    assert judged == [7]
+    assert len(json.loads(out.read_text())["length_scale"]) == 8
+
+
+def test_no_test_rows_to_judge_on_is_a_sentence(capsys):
+    assert main(["bench", "learn", "--n", "100", "--test-rows", "0"]) == 2
+    assert "--test-rows is 0" in capsys.readouterr().err
