@@ -41,9 +41,27 @@ def test_the_same_matrix_from_every_format(tmp_path, name):
         written(tmp_path, MIXED, name)
     encoding = learn_encoding(path, "y", one_hot=[])
     assert encoding.inputs == ("size", "colour=blue", "colour=red", "sold")
-    X, y = encoding.read(path)
-    np.testing.assert_array_equal(X, MIXED_INPUTS)
-    np.testing.assert_array_equal(y, [0.5, 1.5, 2.5])
+    rows = encoding.read(path)
+    assert rows.X.dtype == np.float32
+    np.testing.assert_array_equal(rows.inputs, MIXED_INPUTS)
+    np.testing.assert_array_equal(rows.y, [0.5, 1.5, 2.5])
+    np.testing.assert_array_equal(rows.some(np.array([2, 0])).inputs, [MIXED_INPUTS[2], MIXED_INPUTS[0]])
+
+
+def test_far_from_zero_a_column_keeps_what_it_varies_by_in_single_precision(tmp_path):
+    seconds = 1.7e9 + np.arange(0.0, 1.0, 0.001)
+    path = tmp_path / "table.npy"
+    np.save(path, np.column_stack([seconds, seconds]))
+    rows = learn_encoding(path, "1").read(path)
+    assert rows.X.dtype == np.float32
+    np.testing.assert_allclose(rows.inputs[:, 0], seconds, rtol=0, atol=2e-7)  # the spacing of float64 there
+
+
+def test_a_column_that_varies_by_rounding_alone_is_constant(tmp_path):
+    path = written(tmp_path, "a,b,y\n0.3,1,1\n0.30000000000000004,2,2\n")
+    rows = learn_encoding(path, "y").read(path)
+    np.testing.assert_array_equal(rows.X, [[0, 0], [0, 1]])
+    assert rows.origin[0] == 0.3
 
 
 def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):
@@ -60,16 +78,16 @@ def test_columns_are_picked_or_dropped(tmp_path):
     path = written(tmp_path, "a,b,c,y\n1,2,x,3\n4,5,z,6\n")
     assert learn_encoding(path, "y", columns=["b", "a"]).inputs == ("b", "a")
     assert learn_encoding(path, "y", drop=["c", "a"]).inputs == ("b",)
-    np.testing.assert_array_equal(learn_encoding(path, "y", columns=["b", "a"]).read(path)[0], [[2, 1], [5, 4]])
+    np.testing.assert_array_equal(learn_encoding(path, "y", columns=["b", "a"]).read(path).inputs, [[2, 1], [5, 4]])
 
 
 def test_whole_numbers_that_turn_into_fractions_far_down(tmp_path):
     rows = 300_000  # more than the first million bytes, by which Arrow judges
     text = "a,y\n" + "1,2\n" * rows + "1.5,2.5\n"
     path = written(tmp_path, text)
-    X, y = learn_encoding(path, "y").read(path)
-    assert X.sum() == rows + 1.5
-    assert y.sum() == 2 * rows + 2.5
+    read = learn_encoding(path, "y").read(path)
+    assert read.inputs.sum() == rows + 1.5
+    assert read.y.sum() == 2 * rows + 2.5
     with pytest.raises(ValueError, match=r"column 'a' holds 'oak' \(after row \d+\), where a number is expected"):
         learn_encoding(written(tmp_path, text + "oak,1\n", "late.csv"), "y")
 
@@ -203,9 +221,9 @@ def test_a_matrix_in_an_npy_file_is_a_table_of_numbered_columns(tmp_path, dtype,
     np.save(path, np.asarray(values, order=order))
     assert tables.column_kinds(path) == {"0": "number", "1": "number", "2": "number"}
     assert tables.row_count(path) == 3
-    X, y = learn_encoding(path, "1").read(path)
-    np.testing.assert_array_equal(X, values[:, [0, 2]].astype(float))
-    np.testing.assert_array_equal(y, values[:, 1].astype(float))
+    rows = learn_encoding(path, "1").read(path)
+    np.testing.assert_array_equal(rows.inputs, values[:, [0, 2]].astype(float))
+    np.testing.assert_array_equal(rows.y, values[:, 1].astype(float))
 
 
 def test_an_npy_file_is_read_like_any_other_table(tmp_path):
@@ -213,8 +231,8 @@ def test_an_npy_file_is_read_like_any_other_table(tmp_path):
     np.save(path, MATRIX)
     with pytest.raises(ValueError, match=r"missing in '2' \(1 of 3\)"):
         learn_encoding(path, "1")
-    X, _ = learn_encoding(path, "1", impute=True).read(path)
-    np.testing.assert_array_equal(X, [[1, 3], [2, -4], [4, -0.5]])  # the median of 3 and −4
+    rows = learn_encoding(path, "1", impute=True).read(path)
+    np.testing.assert_array_equal(rows.inputs, [[1, 3], [2, -4], [4, -0.5]])  # the median of 3 and −4
     assert learn_encoding(path, "1", columns=["0"], one_hot=["0"]).inputs == ("0=1", "0=2", "0=4")
     np.save(path, np.array([[True, False], [False, True]]))
     assert tables.column_kinds(path) == {"0": "boolean", "1": "boolean"}

@@ -28,7 +28,7 @@ from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
 from pathgp.tiles import tiled_product
 
 FLOAT, DOUBLE = 4, 8
-"""Bytes of a number in memory, and in a table that was read."""
+"""Bytes of a number in float32, and in float64."""
 
 PASSES, SAP_PASSES, CG_STEPS = 3, 20, 60
 """Assumed of Auto (it took two to four), of SAP until its own tolerance, and of CG."""
@@ -97,12 +97,12 @@ def estimate(
     *,
     points: int | None = None,
     max_seconds: float | None = None,
-    table_bytes: float | None = None,
+    held_bytes: float | None = None,
     rates: Rates | None = None,
 ) -> Estimate:
     """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
 
-    `table_bytes` are those of the table in memory, 8 N (d + 1) unless given. Without `rates` they are measured first,
+    `held_bytes` are those of the table in memory, 4 N (d + 2) unless given. Without `rates` they are measured first,
     which takes a second.
 
     >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
@@ -115,10 +115,15 @@ def estimate(
     if max_seconds is not None:
         learning = min(learning, max_seconds / 2)
         solving = min(solving, max_seconds - learning)
-    table = DOUBLE * rows * (inputs + 1) if table_bytes is None else table_bytes
+    table = table_bytes(rows, inputs) if held_bytes is None else held_bytes
     kept = compiled_bytes(rows) + table
     most = max(learning_bytes(rows), solving_bytes(work, size))
     return Estimate(compiling_seconds(rows, rates) + learning + solving, kept + most, work.solver)
+
+
+def table_bytes(rows: int, inputs: int) -> float:
+    """Of a table that was read: inputs as they are computed with, and the target in float64."""
+    return rows * (FLOAT * inputs + DOUBLE)
 
 
 def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:

@@ -1,15 +1,16 @@
 """From the named columns of a table to a matrix of numbers, in the same way when fitting and when predicting."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches, row_count
 
@@ -116,16 +117,42 @@ class Encoding:
         if held:
             yield _stacked(held)
 
-    def read(self, path: pathlib.Path) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n"]]:
+    def read(self, path: pathlib.Path, dtype: Any = np.float32) -> "Rows":
         """Inputs and target of all rows: once in memory if the file says how many there are, else twice for a while."""
-        rows, blocks = row_count(path), self.blocks(path, with_target=True)
-        if rows is None:
-            return _stacked(list(blocks))
-        X, y, done = np.empty((rows, len(self.inputs))), np.empty(rows), 0
-        for X_block, y_block in blocks:
+        count, blocks = row_count(path), self.blocks(path, with_target=True)
+        first, y_first = next(blocks)
+        origin = first[0].copy()
+        rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
+
+        def from_origin(block: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+            away = block - origin
+            return np.where(np.abs(away) <= rounding, 0, away).astype(dtype)
+
+        stream = ((from_origin(X), y) for X, y in itertools.chain([(first, y_first)], blocks))
+        if count is None:
+            return Rows(*_stacked(list(stream)), origin)
+        X, y, done = np.empty((count, len(origin)), dtype), np.empty(count), 0
+        for X_block, y_block in stream:
             here = slice(done, done + len(y_block))
             X[here], y[here], done = X_block, y_block, here.stop
-        return X, y
+        return Rows(X, y, origin)
+
+
+class Rows(NamedTuple):
+    """The rows of a table, their inputs counted from the first row: so float32 keeps all that a column varies by."""
+
+    X: Float[np.ndarray, "n d"]
+    y: Float[np.ndarray, "n"]
+    origin: Float[np.ndarray, "d"]
+
+    @property
+    def inputs(self) -> Float[np.ndarray, "n d"]:
+        """The inputs in their own units."""
+        return self.X + self.origin
+
+    def some(self, index: Int[np.ndarray, "k"]) -> "Rows":
+        """A copy of some of the rows."""
+        return Rows(self.X[index], self.y[index], self.origin)
 
 
 def learn_encoding(

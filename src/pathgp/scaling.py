@@ -24,6 +24,10 @@ class Scaling(NamedTuple):
             out[rows] = (X[rows] - self.centre) / self.scale
         return out
 
+    def shifted(self, origin: Float64[np.ndarray, "d"]) -> "Scaling":
+        """The same map for columns that are not counted from this origin, but from zero."""
+        return Scaling(self.centre + origin, self.scale)
+
     def undo(self, Z: Any) -> Float64[np.ndarray, "n d"]:
         """The columns in their own units."""
         return np.asarray(Z, np.float64) * self.scale + self.centre

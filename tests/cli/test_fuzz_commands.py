@@ -93,11 +93,11 @@ def quick(fitted, monkeypatch):
     """Commands as they are, but for the learning and solving themselves, which other tests do."""
     learned = models.load(fitted.model)
 
-    def learn(X, y, encoding, options, checkpoint):
-        assert np.all(np.isfinite(X))
-        assert np.all(np.isfinite(y))
-        assert X.shape == (len(y), len(encoding.inputs))
-        return models.Fitted(learned.model, learned.encoding, {"rows": len(y)})
+    def learn(rows, encoding, options, checkpoint):
+        assert np.all(np.isfinite(rows.inputs))
+        assert np.all(np.isfinite(rows.y))
+        assert rows.X.shape == (len(rows.y), len(encoding.inputs))
+        return models.Fitted(learned.model, learned.encoding, {"rows": len(rows.y)})
 
     monkeypatch.setattr(models.Fitted, "fit", learn)
     monkeypatch.setattr(models, "load", lambda path, load=models.load: learned if path == fitted.model else load(path))

@@ -3,7 +3,7 @@
 import argparse
 
 from pathgp.checks import at_least
-from pathgp.cost import DOUBLE, Estimate, Rates, estimate
+from pathgp.cost import Estimate, Rates, estimate, table_bytes
 from pathgp.memory import memory_limit
 from pathgp.tables import column_kinds, row_count
 
@@ -53,7 +53,7 @@ def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int,
         options.solver,
         points=options.points,
         max_seconds=options.max_seconds,
-        table_bytes=DOUBLE * held * (inputs + 1),
+        held_bytes=table_bytes(held, inputs),
         rates=rates,
     )
 

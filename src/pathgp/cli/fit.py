@@ -81,6 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
+    import jax.numpy as jnp
+
     from pathgp.checks import at_least, positive
     from pathgp.cli.expected import check_points, expected, refuse_too_large
     from pathgp.cli.models import Fitted, save
@@ -104,17 +106,18 @@ def run(arguments: argparse.Namespace) -> None:
     refuse_too_large(a)
     tell(f"reading {a.file}.")
     encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
-    X, y = encoding.read(a.file)
-    train, test = split(len(y), a.test_share, a.seed)
+    rows = encoding.read(a.file, jnp.result_type(float))
+    (N, inputs), y = rows.X.shape, rows.y
+    train, test = split(N, a.test_share, a.seed)
     check_target(a.file, a.target, y[train])
-    estimate = expected(a, len(y), len(train), X.shape[1])
+    estimate = expected(a, N, len(train), inputs)
     tell(f"this will take {estimate}.")
     early = "ends it early" if checkpoint is None else "stops it, to be resumed"
-    tell(f"learning {a.target!r} from {len(train):,} rows with {X.shape[1]} inputs (Ctrl-C {early}).")
+    tell(f"learning {a.target!r} from {len(train):,} rows with {inputs} inputs (Ctrl-C {early}).")
     with together():
         try:
-            data = (X[train], y[train]) if len(test) else (X, y)  # a copy only where it must be
-            fitted = Fitted.fit(*data, encoding, a, checkpoint)
+            learned = rows.some(train) if len(test) else rows  # a copy only where it must be
+            fitted = Fitted.fit(learned, encoding, a, checkpoint)
         except (KeyboardInterrupt, SystemExit) as stop:
             if checkpoint is None or not checkpoint.files:
                 raise
@@ -130,7 +133,7 @@ def run(arguments: argparse.Namespace) -> None:
         if len(test):
             tell(f"judging on {len(test):,} held-out rows.")
             try:
-                result["held_out"] = scores(y[test], *fitted.predict(X[test]))
+                result["held_out"] = scores(y[test], *fitted.predict(rows.some(test).inputs))
             except KeyboardInterrupt:
                 raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
             report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}

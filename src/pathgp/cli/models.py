@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from pathgp import storage
 from pathgp.checkpoint import Checkpoint
-from pathgp.encoding import Column, Encoding
+from pathgp.encoding import Column, Encoding, Rows
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
@@ -29,8 +29,7 @@ class Fitted:
     @classmethod
     def fit(
         cls,
-        X: Float[np.ndarray, "N d"],
-        y: Float[np.ndarray, "N"],
+        rows: Rows,
         encoding: Encoding,
         options: argparse.Namespace,
         checkpoint: Checkpoint | None = None,
@@ -46,9 +45,10 @@ class Fitted:
             random_state=options.seed,
             verbose=options.speaks and sys.stderr.isatty(),
             checkpoint=checkpoint,
-        ).fit(X, y)
-        ranges = np.column_stack([X.min(axis=0), X.max(axis=0)]).tolist()
-        return cls(model, encoding, {"rows": len(y), "ranges": ranges})
+        ).fit(rows.X, rows.y)
+        model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
+        ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
+        return cls(model, encoding, {"rows": len(rows.y), "ranges": ranges.tolist()})
 
     @property
     def target(self) -> str:

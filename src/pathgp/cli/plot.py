@@ -72,7 +72,7 @@ def posterior(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     mean, sd = fitted.predict(x[:, None])
     samples = fitted.samples(x[:, None], min(5, fitted.num_samples))
     figure = plots.new_figure()
-    data = None if rows is None else (rows[0][:, 0], rows[1])
+    data = None if rows is None else (rows.inputs[:, 0], rows.y)
     plots.line_panel(figure.subplots(), x, mean, sd, samples, data, (fitted.encoding.inputs[0], fitted.target))
     return figure
 
@@ -82,7 +82,7 @@ def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     from pathgp import plots
 
     _need_inputs(fitted, "map", 2)
-    data = None if file is None else fitted.encoding.read(file)[0]
+    data = None if file is None else fitted.encoding.read(file).inputs
     first, second = (np.linspace(low, high, GRID) for low, high in fitted.ranges)
     points = np.column_stack([axis.ravel() for axis in np.meshgrid(first, second)])
     mean, sd = (values.reshape(GRID, GRID) for values in fitted.predict(points))
