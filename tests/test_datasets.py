@@ -130,6 +130,26 @@ def test_the_list_on_the_command_line(folder, capsys, monkeypatch):
     assert "nowhere is not a folder" in capsys.readouterr().err
 
 
+def test_benchmarks_and_experiments_take_the_folder_as_an_option(folder, monkeypatch, capsys):
+    monkeypatch.setenv("PATHGP_DATA", str(folder / "elsewhere"))
+    seen = []
+
+    def learned(data, method):
+        seen.append((data.name, len(data.X), os.environ["PATHGP_DATA"]))
+        raise ValueError("enough")
+
+    monkeypatch.setattr("pathgp.experiments.learning.learn", learned)
+    assert main(["bench", "learn", "--dataset", "small", "--data-dir", str(folder)]) == 2
+    assert seen == [("small", 4, str(folder))]
+    assert os.environ["PATHGP_DATA"] == str(folder / "elsewhere")
+    assert main(["bench", "learn", "--dataset", "small"]) == 2
+    assert "elsewhere is not a folder" in capsys.readouterr().err
+    for command in ("bench solve", "bench predict", "experiment run"):
+        with pytest.raises(SystemExit):
+            main([*command.split(), "--help"])
+        assert "--data-dir" in capsys.readouterr().out
+
+
 def test_the_toys():
     crowded, grid = datasets.infill(4000), datasets.large_domain(4000)
     np.testing.assert_allclose([crowded.X.mean(), crowded.X.std()], [0, 1], atol=4 / np.sqrt(4000))

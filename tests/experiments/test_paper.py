@@ -83,6 +83,7 @@ def test_the_list_names_every_experiment(capsys):
             "--scale is 'huge', but the scales are smoke, machine, paper",
         ),
         (["run", "toy", "--out", "FILE"], "is a file: name a folder"),
+        (["report", "--scale", "huge", "--out", "OUT"], "--scale is 'huge'"),
         (["report", "--out", "OUT/nowhere"], "is not a folder"),
     ],
 )
@@ -143,6 +144,9 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
     assert base.run(cubes, "machine", tmp_path)[0].settings["scale"] == "machine"  # beside, not instead
     assert base.load(cubes, "smoke", tmp_path)[0].result == {"square": 1}
     assert report.scale_of(cubes, tmp_path) == "machine"
+    base.run(cubes, "paper", tmp_path, only="n-1")
+    assert report.scale_of(cubes, tmp_path) == "machine"  # one cell more does not hide three
+    assert "Scale <b>paper</b>: 1 of 3" in report.write([cubes], tmp_path, "paper").read_text()
 
 
 def test_a_run_that_is_stopped_says_where_its_cells_are(tmp_path, monkeypatch, capsys):

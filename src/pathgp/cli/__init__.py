@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 
-from pathgp.cli.common import Stopped, one_line, say
+from pathgp.cli.common import Stopped, data_dir, one_line, say
 
 COMMANDS = {
     "demo": "a first run without data: a model, predictions and pictures",
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     command = parsed(words)
     try:
-        with _warnings_as_sentences(), _termination_as_exit():
+        with _warnings_as_sentences(), _termination_as_exit(), data_dir(getattr(command, "data_dir", None)):
             return command.run(command) or 0
     except BrokenPipeError:
         raise

@@ -11,6 +11,7 @@ from typing import Any
 
 from pathgp import datasets
 from pathgp.checks import at_least
+from pathgp.cli.common import add_data_dir
 from pathgp.experiments import contest, learning, product, throughput
 from pathgp.experiments.machine import machine
 from pathgp.experiments.peers import PEERS
@@ -28,6 +29,7 @@ def add_to(commands: Any) -> None:
     kernel.set_defaults(run=bench_kernel)
     solve = benchmarks.add_parser("solve", help="mean and 64 samples by each solver and peer")
     solve.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    add_data_dir(solve)
     solve.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
     solve.add_argument("--split", type=int, default=0, help="which test split, from 0")
     solve.add_argument("--noise", type=float, help="this noise variance instead of the published one")
@@ -40,6 +42,7 @@ def add_to(commands: Any) -> None:
     solve.set_defaults(run=bench_solve)
     learn = benchmarks.add_parser("learn", help="hyperparameters from default starting values")
     learn.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    add_data_dir(learn)
     learn.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
     learn.add_argument("--method", choices=sorted(learning.METHODS), default="nearest", help="how to learn them")
     learn.add_argument("--no-test", action="store_true", help="do not judge them on the test rows")
@@ -48,6 +51,7 @@ def add_to(commands: Any) -> None:
     learn.set_defaults(run=bench_learn)
     predict = benchmarks.add_parser("predict", help="points a second: mean, variance and 64 samples")
     predict.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    add_data_dir(predict)
     predict.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
     predict.add_argument("--points", type=int, default=100_000, help="where to evaluate")
     predict.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")

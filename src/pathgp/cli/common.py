@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -26,6 +28,25 @@ def add_command(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """The option that names the folder of the data sets."""
+    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the data sets, instead of PATHGP_DATA")
+
+
+@contextmanager
+def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
+    """Has PATHGP_DATA name this folder, if there is one: for this process and those that it starts."""
+    before = os.environ.get("PATHGP_DATA")
+    try:
+        if folder is not None:
+            os.environ["PATHGP_DATA"] = str(folder.absolute())
+        yield
+    finally:
+        if folder is not None:
+            os.environ.pop("PATHGP_DATA")
+            os.environ.update({} if before is None else {"PATHGP_DATA": before})
 
 
 def say(sentence: str) -> None:

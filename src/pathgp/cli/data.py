@@ -3,28 +3,28 @@
 import argparse
 import json
 import os
-import pathlib
 from typing import Any
 
 from pathgp import datasets
+from pathgp.cli.common import add_data_dir
 
 
 def add_to(commands: Any) -> None:
     """Adds `data list` to the command line."""
     data = commands.add_parser("data", help="the data sets").add_subparsers(required=True, metavar="ACTION")
     names = data.add_parser("list", help="name, rows, inputs, and whether it is there")
-    names.add_argument("--data-dir", type=pathlib.Path, help="the folder to look in, instead of PATHGP_DATA")
+    add_data_dir(names)
     names.add_argument("--json", action="store_true", help="print JSON")
     names.set_defaults(run=data_list)
 
 
 def data_list(arguments: argparse.Namespace) -> None:
     """Prints the list, and where to get what is missing."""
-    entries = datasets.known(arguments.data_dir)
+    entries = datasets.known()
     print(json.dumps([entry._asdict() for entry in entries], indent=2) if arguments.json else table(entries))
     missing = [entry.name for entry in entries if not entry.present]
     if missing and not arguments.json:
-        folder = arguments.data_dir or os.environ.get("PATHGP_DATA") or "a folder, named by PATHGP_DATA or --data-dir"
+        folder = os.environ.get("PATHGP_DATA") or "a folder, named by PATHGP_DATA or --data-dir"
         print(f"\nMissing: {', '.join(missing)}. Get them from {datasets.ORIGIN}.")
         print(f"Put them in {folder}, as {datasets.LAYOUT}.")
 

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from pathgp.cli.common import Stopped
+from pathgp.cli.common import Stopped, add_data_dir
 
 
 def add_to(commands: Any) -> None:
@@ -23,9 +23,11 @@ def add_to(commands: Any) -> None:
     run.add_argument("--out", type=pathlib.Path, required=True, help="the folder for results, figure and section")
     run.add_argument("--only", default="", help="the cells whose name contains this, for instance elevators-0")
     run.add_argument("--minutes", type=float, help="begin no cell after so many minutes (at machine scale 30)")
+    add_data_dir(run)
     run.set_defaults(run=experiment_run)
     report = actions.add_parser("report", help="one HTML file of all that was run")
     report.add_argument("--out", type=pathlib.Path, required=True, help="the folder that was run into")
+    report.add_argument("--scale", help="of all experiments (default: of each the one at which most was run)")
     report.set_defaults(run=experiment_report)
 
 
@@ -42,8 +44,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
     """Computes what is missing, then draws the figure and writes the section."""
     from pathgp.experiments import base, paper, report
 
-    if arguments.scale not in base.SCALES:
-        raise ValueError(f"--scale is {arguments.scale!r}, but the scales are {', '.join(base.SCALES)}.")
+    check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
         raise FileExistsError(f"--out {arguments.out} is a file: name a folder, which is made if it is not there.")
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
@@ -64,4 +65,14 @@ def experiment_report(arguments: argparse.Namespace) -> None:
     from pathgp.experiments import report
     from pathgp.experiments.paper import experiments
 
-    print(report.write(experiments(), arguments.out))
+    if arguments.scale is not None:
+        check_scale(arguments.scale)
+    print(report.write(experiments(), arguments.out, arguments.scale))
+
+
+def check_scale(scale: str) -> None:
+    """Refuses what is none of the scales."""
+    from pathgp.experiments.base import SCALES
+
+    if scale not in SCALES:
+        raise ValueError(f"--scale is {scale!r}, but the scales are {', '.join(SCALES)}.")

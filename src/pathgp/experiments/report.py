@@ -92,20 +92,20 @@ def _claims(claims: list[Claim]) -> str:
     return f'<div class="wide"><table><caption>Verdicts</caption>{head}{lines}</table></div>'
 
 
-def write(experiments: list[Experiment], out: pathlib.Path) -> pathlib.Path:
-    """OUT/report.html with a section for every experiment, at the greatest scale that was run."""
+def write(experiments: list[Experiment], out: pathlib.Path, scale: str | None = None) -> pathlib.Path:
+    """OUT/report.html with a section for every experiment, at this scale or that of `scale_of`."""
     if not out.is_dir():
         raise FileNotFoundError(f"--out {out} is not a folder: name the one that `pathgp experiment run` wrote to.")
-    sections = [publish(experiment, scale_of(experiment, out), out) for experiment in experiments]
+    sections = [publish(experiment, scale or scale_of(experiment, out), out) for experiment in experiments]
     page = out / "report.html"
     write_atomically(page, _page(sections).encode())
     return page
 
 
 def scale_of(experiment: Experiment, out: pathlib.Path) -> str:
-    """The greatest scale with a stored cell."""
-    run = [scale for scale in SCALES if any(cells_folder(experiment, scale, out).glob("*.json"))]
-    return run[-1] if run else SCALES[0]
+    """The scale with most results, the greatest of equals: one cell of another does not hide them."""
+    results = lambda scale: sum(record.result is not None for record in load(experiment, scale, out))
+    return max(reversed(SCALES), key=results)
 
 
 def _page(sections: list[Section]) -> str:
