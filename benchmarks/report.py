@@ -201,6 +201,36 @@ def steps_table(stored: dict) -> list[str]:
     return lines
 
 
+def maximise_table(stored: dict) -> list[str]:
+    f = stored["figures"]
+    return [
+        "| 1000 samples, 10,000 rows, 8 inputs | seconds | GB | mean of the maxima |",
+        "|---|---:|---:|---:|",
+        f"| posterior, 1000 samples | {f['condition_seconds']:.0f} | {f['gigabytes_before']:.2f} | |",
+        f"| best candidates | {f['candidates_seconds']:.0f} | | {f['mean_best_candidate']:.3f} |",
+        f"| `maximise`, with ascents | {f['maximise_seconds']:.0f} | {f['gigabytes']:.2f} | {f['mean_maximum']:.3f} |",
+    ]
+
+
+def optimise_table(stored: dict) -> list[str]:
+    """Regret at the end, mean and standard error over the seeds, the least of each problem in bold; seconds beside."""
+    runs = stored["figures"]
+    methods = list(dict.fromkeys(r["method"] for r in runs))
+    lines = [f"| | {' | '.join(f'{m}: regret | s' for m in methods)} |", "|---|" + "---:|" * (2 * len(methods))]
+    for problem in dict.fromkeys(r["problem"] for r in runs):
+        ends = {m: [r for r in runs if (r["problem"], r["method"]) == (problem, m)] for m in methods}
+        means = {m: sum(r["regret"][-1] for r in rs) / len(rs) for m, rs in ends.items() if rs}
+        cells = []
+        for m in methods:
+            values = [r["regret"][-1] for r in ends[m]]
+            error = (sum((v - means[m]) ** 2 for v in values) / max(len(values) - 1, 1) / len(values)) ** 0.5
+            mark = "**" if means[m] == min(means.values()) else ""
+            seconds = sum(r["seconds"] for r in ends[m]) / len(values)
+            cells.append(f"{mark}{means[m]:.3g} ± {error:.2g}{mark} | {seconds:.0f}")
+        lines.append(f"| {problem} | {' | '.join(cells)} |")
+    return lines
+
+
 def fits_table(stored: dict) -> list[str]:
     lines = [
         "| `pathgp fit --solver` | rows | samples | seconds | estimate | ratio | peak GB | estimate | ratio |",
@@ -232,6 +262,8 @@ TABLES = {
     "kernel": kernel_table,
     "learn": learn_table,
     "learning": learning_table,
+    "maximise": maximise_table,
+    "optimise": optimise_table,
     "splits": splits_table,
     "noise": noise_table,
     "rows": rows_table,

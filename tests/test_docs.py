@@ -39,6 +39,9 @@ ridge = np.linalg.solve(P.T @ P + 0.1 * np.eye(2), P.T @ np.asarray(y))  # the s
 assert np.allclose(wave.mean(X[:9]), P[:9] @ ridge, atol=1e-3)
 exact = condition(gp, X, y, solver=solvers.Cholesky(), num_samples=8, key=jax.random.key(2))
 assert bool(posterior.info.converged.all()) and np.allclose(posterior.samples(X), exact.samples(X), atol=0.1)
+rmse = [record.result["rmse"] for record in base.load(EXPERIMENT, "smoke", out)]
+assert report.publish(EXPERIMENT, "smoke", out).verdict == "agrees 1" and 0 < rmse[2] <= 1.05 * rmse[0]
+assert (out / "passes" / "smoke" / "figure.png").read_bytes().startswith(b"\\x89PNG")
 """,
     ),
     (
