@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import optuna
+from report import optimise_table
 
 from pathgp.cli.bench import store
 from pathgp.thompson import ThompsonSampler
@@ -119,24 +120,9 @@ def main() -> None:
                     {"problem": name, "method": method, "seed": seed, "seconds": seconds, "regret": regret.tolist()}
                 )
                 print(f"{name:<12} {method:<8} seed {seed}: regret {regret[-1]:.4f} in {seconds:.0f} s", flush=True)
-    print(table(figures))
+    print("\n".join(optimise_table({"figures": figures})))
     settings = {"evaluations": arguments.evaluations, "batch": arguments.batch}
     store(arguments.out, {"benchmark": "optimise", **settings, "figures": figures})
-
-
-def table(figures: list[dict]) -> str:
-    """The regret at the end, mean ± standard error over the seeds; the least of each problem is marked."""
-    lines = ["| problem | " + " | ".join(METHODS) + " |", "|---" * (1 + len(METHODS)) + "|"]
-    for name in dict.fromkeys(f["problem"] for f in figures):
-        cells = []
-        ends = {m: [f["regret"][-1] for f in figures if (f["problem"], f["method"]) == (name, m)] for m in METHODS}
-        least = min(np.mean(end) for end in ends.values() if end)
-        for end in ends.values():
-            error = np.std(end, ddof=1) / np.sqrt(len(end)) if len(end) > 1 else float("nan")
-            mark = "**" if end and np.mean(end) == least else ""
-            cells.append(f"{mark}{np.mean(end):.3g} ± {error:.2g}{mark}" if end else "")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

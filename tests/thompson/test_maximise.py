@@ -58,6 +58,20 @@ def test_many_inputs_need_the_ascent():
     assert np.all(maximise(bumps, [(0, 1)] * 6, key=jax.random.key(1), search=only)[1] < 0.99)
 
 
+def test_an_ascent_ends_where_nothing_rises_any_more():
+    bumps = Function(Canonical(RBF(0.4), jax.random.uniform(jax.random.key(0), (5, 6))), jnp.eye(5))
+
+    def highest(**settings):
+        search = Search(rounds=1, candidates=64, **settings)
+        return maximise(bumps, [(0, 1)] * 6, key=jax.random.key(1), search=search)[1]
+
+    began, whole = highest(steps=0), highest(steps=200, patience=200)
+    at_once = highest(steps=200, patience=1, tolerance=1e6)  # no rise is large enough to go on for
+    assert np.all(at_once >= began)
+    assert np.mean(at_once - began) < 0.3 * np.mean(whole - began)
+    np.testing.assert_allclose(highest(steps=200), whole, atol=0.01)
+
+
 def test_maxima_in_corners_are_reached_and_not_passed():
     bounds = np.array([(-1.0, 0.5), (2.0, 30.0)])
     hill = Canonical(RBF([2.0, 40.0]), jnp.array([[3.0, 60.0]]))  # rises towards the upper corner of the box

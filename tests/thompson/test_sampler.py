@@ -55,6 +55,25 @@ def test_the_minimum_of_a_bowl_is_found_with_learned_hyperparameters():
     assert s.gp is not None
 
 
+def test_hyperparameters_are_learned_again_when_the_data_have_grown_by_half(monkeypatch):
+    learned_from = []
+
+    def learn(gp, X, y, **_):
+        learned_from.append(len(y))
+        return KNOWN, None
+
+    monkeypatch.setattr(loop, "fit_hyperparameters", learn)
+    s = sampler(gp="learn", batch_size=4)
+    X = np.random.default_rng(0).uniform([0, -2], [1, 2], (24, 2))
+    for rows in (20, 2, 2):  # 20 rows, then 22 and 24
+        s.tell(X[:rows], bowl(X[:rows]) + rows)
+        s.ask()
+    assert learned_from == [20]
+    s.tell(X[:6] + 0.001, bowl(X[:6]))  # 30 rows
+    s.ask()
+    assert learned_from == [20, 30]
+
+
 def test_both_directions_go_where_they_should(after):
     s, X = after
     other = sampler(direction="maximise", batch_size=8)
