@@ -3,7 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-float64 test-slow lint docs wheel bench lock clean
+# What there is of the versions of others in the code: kernels, solvers, the likelihood, the estimator, files.
+OLDEST ?= tests/kernels tests/solvers tests/likelihood tests/test_gp.py tests/test_local.py tests/test_local_functions.py \
+	tests/test_functions.py tests/test_system.py tests/test_estimator.py tests/test_storage.py tests/test_checkpoint.py
+
+.PHONY: demo test test-float64 test-oldest test-slow lint docs wheel bench lock clean
 
 .venv/.done: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -19,6 +23,13 @@ test: .venv/.done
 
 test-float64: .venv/.done
 	PATHGP_TEST_X64=1 $(BIN)/python -m pytest
+
+# The oldest versions that pyproject.toml admits, in an environment of its own; the lock has the newest.
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/oldest.txt \
+		--editable ".[plots,files]" beartype hypothesis pytest pytest-xdist
+	.venv-oldest/bin/python -m pytest $(OLDEST)
 
 test-slow: .venv/.done
 	PATHGP_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow
@@ -54,4 +65,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf .venv .venv-wheel dist .pytest_cache .ruff_cache demo.png site
+	rm -rf .venv .venv-oldest .venv-wheel dist .pytest_cache .ruff_cache demo.png site

@@ -4,7 +4,8 @@
     layouts.py SOLVERS PROCESS_ID NUM_PROCESSES COORDINATOR [LOST DOING]  one process of several, with one device
 
 SOLVERS are names with semicolons between, or none for what is quick. Prints JSON: weights, predictions, and what
-compiled programs communicate. At the end of a job the process LOST vanishes, whatever the other is DOING.
+compiled programs communicate. At the end of a job the process LOST vanishes: in the midst of a solve that is kept in
+SHARED_FOLDER/lost, which all are DOING, or while the other rests.
 """
 
 import contextlib
@@ -257,16 +258,29 @@ def one_of_several(names, process_id, num_processes, coordinator):
     results["shards"] = [shard.data.shape for shard in p.solution.weights.addressable_shards]
     results["gathered"] = np.asarray(p.gathered().solution.weights).tolist()
     print(json.dumps(results), flush=True)
-    lose(p, process_id, *sys.argv[5:])
+    lose(mesh, process_id, *sys.argv[5:])
 
 
-def lose(p, process_id, lost="1", doing="communicates"):
+def kept(mesh, folder, look):
+    """A solve with a checkpoint, of which nothing but the last step is ever lost, and a look at every step."""
+    settings = {"solver": SOLVERS["SAP"](), "num_samples": S - 1, "num_features": 100, "key": key(), "mesh": mesh}
+    checkpoint, observe = Checkpoint(folder, every_seconds=0), Every(1, look)
+    return condition(GP(Matern32(0.7), NOISE), X, y, checkpoint=checkpoint, observe=observe, **settings)
+
+
+def lose(mesh, process_id, lost="1", doing="solves"):
     """One process vanishes, while the other waits for it or does something else."""
-    if process_id == int(lost):
-        os.kill(os.getpid(), signal.SIGKILL)
+
+    def vanish(snapshot=None):
+        if process_id == int(lost) and (snapshot is None or snapshot.step >= STOP):
+            os.kill(os.getpid(), signal.SIGKILL)
+
     with distributed.together():
+        if doing == "solves":
+            kept(mesh, pathlib.Path(os.environ["SHARED_FOLDER"]) / "lost", vanish)
+        vanish()
         while True:
-            time.sleep(0.1) if doing == "rests" else float(jnp.sum(p.system @ p.solution.weights))
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def free_address():
 
 
 @contextlib.contextmanager
-def running(folder, solvers, number, lost=1, doing="communicates"):
+def running(folder, solvers, number, lost=1, doing="solves"):
     """One process with so many devices, and a job of two processes over the loopback, all at the same time.
 
     Yields the processes, and the files of their output.
@@ -74,15 +74,16 @@ def running(folder, solvers, number, lost=1, doing="communicates"):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What four devices and two processes find, and how the job ended after one of the two was killed."""
-    with running(tmp_path_factory.mktemp("layouts"), [], 4) as started:
+    """What four devices and two processes find, how the job ended after one of the two was killed, and its folder."""
+    folder = tmp_path_factory.mktemp("layouts")
+    with running(folder, [], 4) as started:
         (alone, _), *job = started
         assert job[1][0].wait(TIMEOUT) == -9, job[1][1].read_text()[-3000:]
         clock = time.perf_counter()
         code = job[0][0].wait(TIMEOUT)
         end = code, time.perf_counter() - clock, job[0][1].read_text()
         assert alone.wait(TIMEOUT) == 0, started[0][1].read_text()[-3000:]
-        yield [result(out) for _, out in started], end
+        yield [result(out) for _, out in started], end, folder
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,14 @@ def assert_ended(code, seconds, said):
 
 def test_a_process_that_is_killed_ends_the_other_with_a_sentence(results):
     assert_ended(*results[1])
+
+
+def test_what_a_killed_job_of_two_processes_kept_is_gone_on_from_by_one(results, devices):
+    seen = []
+    alone = layouts.kept(None, results[2] / "lost", lambda snapshot: seen.append(snapshot.step))
+    assert seen[0] == layouts.STOP  # the step in which it was killed is done again
+    assert seen[-1] > seen[0]
+    assert_same(layouts.predictions(alone), devices["predictions"][0], "SAP")
 
 
 @pytest.mark.slow
