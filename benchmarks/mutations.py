@@ -1,0 +1,249 @@
+"""Breaks the code in many places, one at a time, and says which test notices:
+
+    python benchmarks/mutations.py --out benchmarks/results/mutations.json [--only local.py ...]
+
+Each break is made in a copy of `src`; the tests that should notice run there until the first fails.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+from pathgp.cli.bench import store
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+class Break(NamedTuple):
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+BREAKS = [
+    Break(
+        "features with their power, not its root",
+        "features.py",
+        "jnp.tile(jnp.sqrt(self.power), 2)",
+        "jnp.tile(self.power, 2)",
+        "tests/kernels/test_features.py",
+    ),
+    Break(
+        "frequencies of a heavier tail all count alike",
+        "kernels/student.py",
+        "weights = 1 / ((num - rest) / num + rest / num * ratio)",
+        "weights = jnp.ones_like(ratio)",
+        "tests/kernels",
+    ),
+    Break(
+        "padding repeats the last row of V",
+        "tiles.py",
+        'V_tiles = pad_rows(V, columns, mode="constant")',
+        "V_tiles = pad_rows(V, columns)",
+        "tests/test_system.py",
+    ),
+    Break(
+        "rows put together keep the noise of one",
+        "repeats.py",
+        "1 / total[:, 0], system.tile",
+        "system.noise_diagonal[first], system.tile",
+        "tests/test_repeats.py",
+    ),
+    Break(
+        "a block projection forgets the noise",
+        "solvers/sap.py",
+        "return d, add_rows(system.mesh, Hd, noise_B[:, None] * d, start)",
+        "return d, Hd",
+        "tests/solvers/test_solvers.py",
+    ),
+    Break(
+        "the step of SDD has one bound, not two",
+        "solvers/sdd.py",
+        "(coasting * top + jnp.max(jnp.diag(block)))",
+        "(coasting * top)",
+        "tests/solvers",
+    ),
+    Break(
+        "the noise of samples is not divided by its variance",
+        "solvers/sgd.py",
+        "delta = precision * targets.noise if",
+        "delta = targets.noise if",
+        "tests/solvers/test_sgd.py tests/solvers/test_solvers.py",
+    ),
+    Break(
+        "inducing CG never computes its residual anew",
+        "solvers/inducing_cg.py",
+        "anew = steps % REFRESH == 0",
+        "anew = steps < 0",
+        "tests/solvers/test_inducing_solvers.py",
+    ),
+    Break(
+        "the ELBO without the divergence",
+        "solvers/svgp.py",
+        "return system.size * jnp.mean(fit) - divergence",
+        "return system.size * jnp.mean(fit) - 0 * divergence",
+        "tests/solvers/test_variational.py",
+    ),
+    Break(
+        "elimination at twice the radius",
+        "inducing.py",
+        "tree.query_ball_point(points[batch], radius, workers=-1)",
+        "tree.query_ball_point(points[batch], 2 * radius, workers=-1)",
+        "tests/test_inducing.py",
+    ),
+    Break(
+        "a projection fades once instead of twice",
+        "local.py",
+        "a = u * definite_solve(H, u * k)",
+        "a = definite_solve(H, u * k)",
+        "tests/test_local.py",
+    ),
+    Break(
+        "neighbours are not faded out",
+        "local.py",
+        "return t**2 * (3 - 2 * t)",
+        "return jnp.ones_like(t)",
+        "tests/test_local.py tests/test_local_functions.py",
+    ),
+    Break(
+        "variances are those of the samples alone",
+        "predictive.py",
+        "factor = jnp.where(jnp.isfinite(ratio), ratio, 1)",
+        "factor = jnp.where(jnp.isfinite(ratio), 1.0, 1)",
+        "tests/test_local_functions.py tests/test_gp.py",
+    ),
+    Break(
+        "the residual of a subset forgets the noise",
+        "gp.py",
+        "residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)",
+        "residual = targets.total",
+        "tests/test_local_functions.py tests/test_gp.py",
+    ),
+    Break(
+        "a tree stops when it has enough neighbours",
+        "neighbours.py",
+        "return jnp.any(jnp.min(bounds, axis=1) < r2[:, -1])",
+        "return jnp.any(jnp.isinf(r2[:, -1]))",
+        "tests/test_neighbours.py",
+    ),
+    Break(
+        "a row is among the rows before it",
+        "likelihood/nearest.py",
+        "jnp.arange(points.shape[0]) < rows[:, None]",
+        "jnp.arange(points.shape[0]) <= rows[:, None]",
+        "tests/likelihood/test_nearest.py",
+    ),
+    Break(
+        "the trace has the wrong sign",
+        "likelihood/pathwise.py",
+        "jnp.full(probes, 0.5 / probes)",
+        "jnp.full(probes, -0.5 / probes)",
+        "tests/likelihood/test_pathwise.py",
+    ),
+    Break(
+        "data are weighted by y + min y",
+        "thompson/maximise.py",
+        "weight = y - jnp.min(y)",
+        "weight = y + jnp.min(y)",
+        "tests/thompson/test_maximise.py",
+    ),
+    Break(
+        "hyperparameters are never learned again",
+        "thompson/loop.py",
+        "GROWTH * model.rows > N",
+        "model.rows > 0",
+        "tests/thompson/test_sampler.py",
+    ),
+    Break(
+        "turned samples keep what was left undone",
+        "thompson/loop.py",
+        "*([] if p.unfinished is None else [p.unfinished]),",
+        "",
+        "tests/thompson/test_sampler.py",
+    ),
+    Break(
+        "a checkpoint of another run is taken",
+        "checkpoint.py",
+        "if before.get(name) != value]",
+        "if False]",
+        "tests/test_checkpoint.py",
+    ),
+    Break(
+        "files are written in their place",
+        "files.py",
+        "beside = path.with_name(",
+        "beside = path if True else path.with_name(",
+        "tests/test_files.py tests/test_storage.py",
+    ),
+    Break(
+        "learning rates up to σ²/λ₁",
+        "spectral.py",
+        "return noise / (largest * (largest + noise))",
+        "return noise / largest",
+        "tests/test_spectral.py",
+    ),
+    Break(
+        "standard deviations without the noise",
+        "estimator.py",
+        "spread = np.sqrt((variance + self._standard_noise) * scale2)",
+        "spread = np.sqrt(variance * scale2)",
+        "tests/test_estimator.py",
+    ),
+    Break(
+        "a table is not moved back to its origin",
+        "scaling.py",
+        "return Scaling(self.centre + origin, self.scale)",
+        "return self",
+        "tests/cli/test_commands.py",
+    ),
+    Break(
+        "rounding makes a constant column vary",
+        "encoding.py",
+        "np.where(np.abs(away) <= rounding, 0, away)",
+        "away",
+        "tests/test_tables.py",
+    ),
+]
+
+
+def noticed(b: Break) -> str | None:
+    """The first test that fails with the code broken, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "src", pathlib.Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        path = pathlib.Path(folder) / "src" / "pathgp" / b.file
+        text = path.read_text()
+        if text.count(b.old) != 1:
+            raise SystemExit(f"{b.file} has {text.count(b.old)} times {b.old!r}: mend the list of breaks.")
+        path.write_text(text.replace(b.old, b.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", *b.tests.split()]
+        environment = {**os.environ, "PYTHONPATH": str(path.parents[len(pathlib.Path(b.file).parents)])}
+        run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    found = re.findall(r"^(?:FAILED|ERROR) (\S+)", run.stdout, flags=re.MULTILINE)
+    return None if run.returncode == 0 else (found or ["it did not even start"])[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="which test notices that the code is broken")
+    parser.add_argument("--only", nargs="+", default=[], help="the breaks of these files")
+    parser.add_argument("--out", type=pathlib.Path)
+    a = parser.parse_args()
+    results = []
+    for b in BREAKS:
+        if a.only and b.file not in a.only:
+            continue
+        results.append({"what": b.what, "file": b.file, "noticed": noticed(b)})
+        print(f"{b.what:<52} {b.file:<26} {results[-1]['noticed'] or 'NOT NOTICED'}", flush=True)
+        store(a.out, {"benchmark": "mutations", "results": results})
+    raise SystemExit(sum(r["noticed"] is None for r in results))
+
+
+if __name__ == "__main__":
+    main()
