@@ -231,6 +231,21 @@ def optimise_table(stored: dict) -> list[str]:
     return lines
 
 
+def neighbours_table(stored: dict) -> list[str]:
+    """A line for each search, a column for each set of points: queries a second and, where it is not one, recall."""
+    sets = list(dict.fromkeys(r["points"] for r in stored["results"]))
+    found = {(r["points"], r["search"]): r for r in stored["results"]}
+    heads = (name.split(" x ")[1].replace(" ", " inputs, ") for name in sets)
+    lines = [f"| {stored['rows']:,} points, queries a second | {' | '.join(heads)} |", "|---|" + "---:|" * len(sets)]
+    for search in dict.fromkeys(r["search"] for r in stored["results"]):
+        cells = []
+        for r in (found[name, search] for name in sets):
+            recall = "" if r["recall"] > 0.99995 else f", recall {r['recall']:.3f}"
+            cells.append(f"{r['queries_per_second']:,.0f}{recall}")
+        lines.append(f"| {search} | {' | '.join(cells)} |")
+    return lines
+
+
 def fits_table(stored: dict) -> list[str]:
     lines = [
         "| `pathgp fit --solver` | rows | samples | seconds | estimate | ratio | peak GB | estimate | ratio |",
@@ -262,6 +277,7 @@ TABLES = {
     "kernel": kernel_table,
     "learn": learn_table,
     "learning": learning_table,
+    "neighbours": neighbours_table,
     "maximise": maximise_table,
     "optimise": optimise_table,
     "splits": splits_table,
