@@ -2,13 +2,15 @@
 
     python benchmarks/inducing.py million [--rows 1000000] [--points 20000] [--out FILE]
     python benchmarks/inducing.py steps [--out FILE]
+    python benchmarks/inducing.py choose [--out FILE]
 
 `million`: mean and 16 samples from synthetic rows of 8 inputs, a known function with noise, beside an exact Gaussian
 process on as many random rows as there are points, each in a process of its own. The excess is what the test RMSE has
 above the noise's standard deviation. InducingCG stops where its predictions at the data are within about 3 % of
 their size. `steps`: seconds a step of InducingSGD against N at fixed M, and against M at fixed N, with the slopes of
-log-log fits. Processor time is given beside the time that passed, and tells what to expect of two cores that have
-nothing else to do.
+log-log fits. `choose`: each way to choose points among two million rows of 10 inputs, with length scales from .5 to 20
+standard deviations, in a process of its own. Processor time is given beside the time that passed, and tells what to
+expect of two cores that have nothing else to do.
 """
 
 import argparse
@@ -25,7 +27,7 @@ import numpy as np
 from pathgp import GP, condition
 from pathgp.cli.bench import store
 from pathgp.experiments.contest import peak_gigabytes
-from pathgp.inducing import eliminated, random_subset
+from pathgp.inducing import eliminated, greedy, k_means, random_subset
 from pathgp.kernels import Matern32
 from pathgp.solvers import SGD, Every, InducingCG, InducingSGD, SubsetOfData
 
@@ -121,9 +123,44 @@ def steps(a):
     return {"benchmark": "inducing-steps", **figures}
 
 
+KERNEL = Matern32(np.geomspace(0.5, 20, 10))
+WAYS = {
+    "random_subset, 20,000": lambda X, key: random_subset(X, 20_000, key=key),
+    "k_means, 1000": lambda X, key: k_means(KERNEL, X, 1000, key=key),
+    "greedy, 1000": lambda X, key: greedy(KERNEL, X, 1000, key=key),
+    "eliminated, ratio .5": lambda X, key: eliminated(KERNEL, X, ratio=0.5, key=key),
+    "eliminated, 20,000": lambda X, key: eliminated(KERNEL, X, num=20_000, key=key),
+}
+
+
+def choose_one(name, a):
+    X = np.random.default_rng(0).normal(size=(2_000_000 // a.shrink, 10)).astype(np.float32)
+    before, clock = peak_gigabytes(), time.perf_counter()
+    points = WAYS[name](X, jax.random.key(0)).shape[0]
+    seconds = time.perf_counter() - clock
+    return {
+        "name": name,
+        "points": points,
+        "seconds": seconds,
+        "gigabytes": peak_gigabytes(),
+        "gigabytes_before": before,
+    }
+
+
+def choose(a):
+    results = []
+    for name in WAYS:
+        command = [sys.executable, __file__, "choose", f"--shrink={a.shrink}", "--way", name]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        results.append(json.loads(run.stdout.splitlines()[-1]))
+        r = results[-1]
+        print(f"{name:<24} {r['points']:>8} points {r['seconds']:6.0f} s {r['gigabytes']:5.2f} GB", flush=True)
+    return {"benchmark": "inducing-choices", "rows": 2_000_000 // a.shrink, "results": results}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("benchmark", choices=["million", "steps", "one"])
+    parser.add_argument("benchmark", choices=["million", "steps", "choose", "one"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--points", type=int, default=20_000)
     parser.add_argument("--choice", choices=sorted(CHOICES), default="random")
@@ -131,14 +168,20 @@ def main():
     parser.add_argument("--sgd-steps", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=0.01, help="the learning rate of InducingSGD")
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=["exact", "cg"])
-    parser.add_argument("--shrink", type=int, default=1, help="divide the sizes of `steps` by this, to try it out")
+    parser.add_argument(
+        "--shrink", type=int, default=1, help="divide the sizes of `steps` and `choose` by this, to try them out"
+    )
+    parser.add_argument("--way", choices=WAYS, help="of `choose`, this one, in this process")
     parser.add_argument("--out", type=pathlib.Path)
     a = parser.parse_args()
     warnings.simplefilter("ignore")
     if a.benchmark == "one":
         print(json.dumps(solve(a.only[0], a)))
         return
-    store(a.out, million(a) if a.benchmark == "million" else steps(a))
+    if a.way is not None:
+        print(json.dumps(choose_one(a.way, a)))
+        return
+    store(a.out, {"million": million, "steps": steps, "choose": choose}[a.benchmark](a))
 
 
 if __name__ == "__main__":

@@ -190,6 +190,15 @@ def million_table(stored: dict) -> list[str]:
     return lines
 
 
+def choices_table(stored: dict) -> list[str]:
+    lines = [f"| points among {stored['rows']:,} rows of 10 inputs | points | seconds | GB |", "|---|---:|---:|---:|"]
+    return lines + [
+        f"| `{r['name'].split(', ')[0]}`, {r['name'].split(', ', 1)[1]} | {r['points']:,} | {r['seconds']:.0f} | "
+        f"{r['gigabytes']:.2f} |"
+        for r in stored["results"]
+    ]
+
+
 def steps_table(stored: dict) -> list[str]:
     lines = ["| a step of `InducingSGD` against | | log-log slope |", "|---|---|---:|"]
     fixed = {"rows": "rows, at 4096 points", "points": "points, at 50,000 rows"}
@@ -287,6 +296,7 @@ TABLES = {
     "local": local_table,
     "inducing-million": million_table,
     "inducing-steps": steps_table,
+    "inducing-choices": choices_table,
     "scaling-fits": fits_table,
     "scaling-steps": model_table,
 }

@@ -38,6 +38,28 @@ def test_elimination_is_the_same_for_a_key(X, key):
     assert not (one.shape == other.shape and np.array_equal(one, other))
 
 
+def test_elimination_holds_few_neighbours_at_a_time_where_points_crowd(key, monkeypatch):
+    """Far apart first, so that many rows are looked up together, then a crowd in which each is near all others."""
+    rng = np.random.default_rng(0)
+    apart, crowd = np.arange(512.0)[:, None] * 10, 1e6 + 3 * rng.uniform(size=(512, 1))
+    points = np.concatenate([apart, crowd])
+    held = []
+
+    class Watched(inducing.KDTree):
+        def query_ball_point(self, *arguments, **options):
+            found = super().query_ball_point(*arguments, **options)
+            held.append(0 if options.get("return_length") else sum(map(len, found)))
+            return found
+
+    whole = inducing._eliminate(inducing.KDTree(points), points, np.arange(1024), 1.0)[0]
+    monkeypatch.setattr(inducing, "FOUND", 600)
+    found, complete = inducing._eliminate(Watched(points), points, np.arange(1024), 1.0)
+    assert complete
+    np.testing.assert_array_equal(found, whole)
+    assert 512 < len(found) <= 512 + 4  # of the crowd, at most one in each of its three units and one more
+    assert max(held) <= 600
+
+
 def test_a_ratio_that_keeps_everything_or_one(X, key):
     assert len(inducing.eliminated(KERNEL, X, key=key, ratio=1e-6)) == 2000
     assert len(inducing.eliminated(KERNEL, X, key=key, ratio=1e6)) == 1

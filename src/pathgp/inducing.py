@@ -112,26 +112,30 @@ def _eliminate(
 ) -> tuple[np.ndarray, bool]:
     """The kept rows, in the order of the data; stops, and says so, as soon as there are more than `most`.
 
-    Neighbours are looked up for as many rows at a time as have a few million of them together.
+    Neighbours are looked up for many rows at a time, but for no more than have `FOUND` of them together: they are
+    counted first, since where points crowd one row may have as many as thousands elsewhere.
     """
-    alive, kept, start, batch_size = np.ones(len(points), dtype=bool), [], 0, 1
+    alive, kept, start, size = np.ones(len(points), dtype=bool), [], 0, 1
     while start < len(order):
-        batch = order[start : start + batch_size]
-        start += batch_size
-        batch, found = batch[alive[batch]], 0
-        for row, near in zip(batch, tree.query_ball_point(points[batch], radius, workers=-1), strict=True):
-            found += len(near)
+        window = order[start : start + size]
+        living = np.flatnonzero(alive[window])
+        batch = window[living]
+        counts = tree.query_ball_point(points[batch], radius, workers=-1, return_length=True) if len(batch) else []
+        fit = max(1, int(np.searchsorted(np.cumsum(counts), FOUND, side="right")))
+        some = batch[:fit]
+        for row, near in zip(some, tree.query_ball_point(points[some], radius, workers=-1), strict=True):
             if alive[row]:
                 kept.append(row)
                 alive[near] = False
         if most is not None and len(kept) > most:
             return np.sort(np.array(kept)), False
-        per_row = max(1, found // max(1, len(batch)))
-        batch_size = int(np.clip(FOUND // per_row, 1, 2 * batch_size if len(batch) else 1024))
+        start += int(living[fit]) if fit < len(batch) else size
+        size = min(2 * fit if fit < len(batch) else 2 * size, MOST_AT_ONCE)
     return np.sort(np.array(kept)), True
 
 
-FOUND = 2_000_000
+FOUND, MOST_AT_ONCE = 2_000_000, 65_536
+"""Neighbours, of some forty bytes each, and rows, that are looked up together."""
 
 
 def _bisected(points: np.ndarray, order: np.ndarray, num: int) -> np.ndarray:
