@@ -68,16 +68,6 @@ def solve_table(stored: dict) -> list[str]:
     return lines
 
 
-def learn_table(stored: dict) -> list[str]:
-    lengths = ", ".join(f"{length:.3g}" for length in stored["length_scale"])
-    return [
-        f"| {stored['dataset']}, {stored['rows']:,} rows | seconds | GB | noise sd | signal sd | length scales |",
-        "|---|" + "---:|" * 4 + "---|",
-        f"| `NearestNeighbour()` | {stored['learn_seconds']:.0f} | {stored['gigabytes']:.2f} | "
-        f"{stored['noise_scale']:.3g} | {stored['signal_scale']:.3g} | {lengths} |",
-    ]
-
-
 def learning_table(stored: dict) -> list[str]:
     """A line for each data set: test scores with the published hyperparameters, and with those of each method."""
     names = {"nearest": "`NearestNeighbour()`", "neighbourhoods": "`Neighbourhoods()`", "pathwise": "and `Pathwise()`"}
@@ -284,7 +274,6 @@ TABLES = {
     "solve": solve_table,
     "predict": predict_table,
     "kernel": kernel_table,
-    "learn": learn_table,
     "learning": learning_table,
     "neighbours": neighbours_table,
     "maximise": maximise_table,
