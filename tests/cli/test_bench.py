@@ -176,4 +176,4 @@ def test_what_was_learned_is_stored_before_it_is_judged_on_the_test_rows_asked_f
 
 def test_no_test_rows_to_judge_on_is_a_sentence(capsys):
     assert main(["bench", "learn", "--n", "100", "--test-rows", "0"]) == 2
-    assert "--test-rows is 0" in capsys.readouterr().err
+    assert "--test-rows must be at least 1, but it is 0" in capsys.readouterr().err
