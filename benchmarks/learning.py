@@ -45,7 +45,8 @@ def learned(dataset, method):
         try:
             run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            return {"failed": f"stopped after {TIMEOUT:.0f} s"}
+            stored = json.loads(out.read_text()) if out.is_file() else {}
+            return {**stored, "failed": f"stopped after {TIMEOUT:.0f} s"}
         if run.returncode:
             return {"failed": (run.stderr.strip().splitlines() or ["?"])[-1]}
         return json.loads(out.read_text())

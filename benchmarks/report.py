@@ -77,7 +77,7 @@ def learning_table(stored: dict) -> list[str]:
     found = {(r["dataset"], r["method"]): r for r in stored["results"]}
     score = lambda r: f"{r['rmse']:.4f} / {r['nll']:.3f}" if "rmse" in r else r.get("failed", "")
     for dataset in dict.fromkeys(r["dataset"] for r in stored["results"]):
-        cells = [score(found.get((dataset, "published"), {}))]
+        cells = [score(found.get((dataset, "published"), {"failed": "not run"}))]
         for r in (found.get((dataset, name), {}) for name in methods):
             took = f"{r['learn_seconds']:.0f} | {r['gigabytes']:.1f}" if "learn_seconds" in r else " | "
             cells.append(f"{score(r)} | {took}")

@@ -60,8 +60,21 @@ def test_far_from_zero_a_column_keeps_what_it_varies_by_in_single_precision(tmp_
 def test_a_column_that_varies_by_rounding_alone_is_constant(tmp_path):
     path = written(tmp_path, "a,b,y\n0.3,1,1\n0.30000000000000004,2,2\n")
     rows = learn_encoding(path, "y").read(path)
-    np.testing.assert_array_equal(rows.X, [[0, 0], [0, 1]])
-    assert rows.origin[0] == 0.3
+    np.testing.assert_array_equal(rows.X, [[0, -1], [0, 0]])
+    assert rows.origin[1] == 2
+
+
+def test_a_first_row_unlike_the_others_takes_no_precision_from_them(tmp_path):
+    seconds = np.r_[0.0, 1.7e9 + np.arange(100.0)]
+    path = tmp_path / "table.npy"
+    np.save(path, np.column_stack([seconds, seconds]))
+    np.testing.assert_array_equal(learn_encoding(path, "1").read(path).inputs[1:, 0], seconds[1:])
+
+
+def test_values_that_single_precision_cannot_hold_are_refused_by_name(tmp_path):
+    path = written(tmp_path, "a,b,y\n1,2,1\n2,1e200,2\n3,-1e200,3\n")
+    with pytest.raises(ValueError, match="'b' has values too large for float32: measure it in a larger unit"):
+        learn_encoding(path, "y").read(path)
 
 
 def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):

@@ -89,7 +89,9 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> pathlib.P
     """The folder of the data sets: this one, or else the one that the environment variable PATHGP_DATA names."""
     folder = directory or os.environ.get("PATHGP_DATA")
     if not folder:
-        raise FileNotFoundError(f"PATHGP_DATA is not set: let it name a folder with {LAYOUT}.")
+        raise FileNotFoundError(
+            f"PATHGP_DATA is not set: let it, or --data-dir on the command line, name a folder with {LAYOUT}."
+        )
     if not pathlib.Path(folder).is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: name one with {LAYOUT}.")
     return pathlib.Path(folder)

@@ -121,12 +121,19 @@ class Encoding:
         """Inputs and target of all rows: once in memory if the file says how many there are, else twice for a while."""
         count, blocks = row_count(path), self.blocks(path, with_target=True)
         first, y_first = next(blocks)
-        origin = first[0].copy()
+        origin = np.sort(first, axis=0)[len(first) // 2]
         rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
 
         def from_origin(block: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
             away = block - origin
-            return np.where(np.abs(away) <= rounding, 0, away).astype(dtype)
+            with np.errstate(over="ignore"):
+                rounded = np.where(np.abs(away) <= rounding, 0, away).astype(dtype)
+            for name, infinite in zip(self.inputs, np.isinf(rounded).any(axis=0), strict=True):
+                if infinite:
+                    raise ValueError(
+                        f"{path}: {name!r} has values too large for {np.dtype(dtype)}: measure it in a larger unit."
+                    )
+            return rounded
 
         stream = ((from_origin(X), y) for X, y in itertools.chain([(first, y_first)], blocks))
         if count is None:
@@ -139,7 +146,7 @@ class Encoding:
 
 
 class Rows(NamedTuple):
-    """The rows of a table, their inputs counted from the first row: so float32 keeps all that a column varies by."""
+    """The rows of a table, their inputs counted from a value in their midst: so float32 resolves what they vary by."""
 
     X: Float[np.ndarray, "n d"]
     y: Float[np.ndarray, "n"]

@@ -146,6 +146,7 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
     assert report.scale_of(cubes, tmp_path) == "machine"
     base.run(cubes, "paper", tmp_path, only="n-1")
     assert report.scale_of(cubes, tmp_path) == "machine"  # one cell more does not hide three
+    assert report.scale_of(cubes, tmp_path / "nothing") == "smoke"
     assert "Scale <b>paper</b>: 1 of 3" in report.write([cubes], tmp_path, "paper").read_text()
 
 

@@ -41,11 +41,11 @@ def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
     before = os.environ.get("PATHGP_DATA")
     try:
         if folder is not None:
-            os.environ["PATHGP_DATA"] = str(folder.absolute())
+            os.environ["PATHGP_DATA"] = os.path.abspath(folder)  # its parent is asked for too
         yield
     finally:
         if folder is not None:
-            os.environ.pop("PATHGP_DATA")
+            os.environ.pop("PATHGP_DATA", None)
             os.environ.update({} if before is None else {"PATHGP_DATA": before})
 
 

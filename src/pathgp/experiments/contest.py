@@ -67,7 +67,9 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
             solver = hurried(asked) if quickly else asked
             posterior = condition(gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=key, observe=observe)
             few = quickly and solver is not asked
-            points = data.X_test[: 2 * POINTS] if few else data.X_test  # one compilation serves all that are more
+            points = (
+                data.X_test[: 2 * POINTS] if few else data.X_test
+            )  # on a CPU one compilation serves all that are more
             mean, variance = map(np.asarray, jax.block_until_ready(posterior.predict(points)))
             return time.perf_counter() - start, posterior, mean, variance
 

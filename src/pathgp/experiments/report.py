@@ -103,9 +103,10 @@ def write(experiments: list[Experiment], out: pathlib.Path, scale: str | None = 
 
 
 def scale_of(experiment: Experiment, out: pathlib.Path) -> str:
-    """The scale with most results, the greatest of equals: one cell of another does not hide them."""
-    results = lambda scale: sum(record.result is not None for record in load(experiment, scale, out))
-    return max(reversed(SCALES), key=results)
+    """The greatest scale half of which was run, else that with most results: one cell of another does not hide them."""
+    done = {scale: [record.result is not None for record in load(experiment, scale, out)] for scale in SCALES}
+    half_run = [scale for scale in SCALES if 2 * sum(done[scale]) >= len(done[scale])]
+    return half_run[-1] if half_run else max(SCALES, key=lambda scale: sum(done[scale]))
 
 
 def _page(sections: list[Section]) -> str:
