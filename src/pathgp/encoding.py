@@ -128,11 +128,12 @@ class Encoding:
             away = block - origin
             with np.errstate(over="ignore"):
                 rounded = np.where(np.abs(away) <= rounding, 0, away).astype(dtype)
-            for name, infinite in zip(self.inputs, np.isinf(rounded).any(axis=0), strict=True):
-                if infinite:
-                    raise ValueError(
-                        f"{path}: {name!r} has values too large for {np.dtype(dtype)}: measure it in a larger unit."
-                    )
+            large = [self.inputs[j] for j in np.flatnonzero(np.isinf(rounded).any(axis=0))]
+            if large:
+                kind = np.dtype(dtype).name
+                raise ValueError(
+                    f"{path}: {listed(large)} has values too large for {kind}: measure it in a larger unit."
+                )
             return rounded
 
         stream = ((from_origin(X), y) for X, y in itertools.chain([(first, y_first)], blocks))
