@@ -66,10 +66,8 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
             asked = make(data, gp)
             solver = hurried(asked) if quickly else asked
             posterior = condition(gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=key, observe=observe)
-            few = quickly and solver is not asked
-            points = (
-                data.X_test[: 2 * POINTS] if few else data.X_test
-            )  # on a CPU one compilation serves all that are more
+            # A rehearsal needs few points: on a CPU one compilation serves all that are more.
+            points = data.X_test if solver is asked else data.X_test[: 2 * POINTS]
             mean, variance = map(np.asarray, jax.block_until_ready(posterior.predict(points)))
             return time.perf_counter() - start, posterior, mean, variance
 
