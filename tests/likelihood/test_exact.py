@@ -7,7 +7,7 @@ from scipy import stats
 
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
-from pathgp.likelihood import Exact, Neighbourhoods, default_gp, fit_hyperparameters
+from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, fit_hyperparameters
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.parameters import parameters
 
@@ -138,6 +138,22 @@ def test_neighbourhoods_are_averaged(key):
     assert len(trace.loss) == 3
     assert float(gp.noise) == pytest.approx(0.05, rel=0.4)
     np.testing.assert_allclose(gp.kernel.lengthscale, [0.5, 1.5], rtol=0.5)
+
+
+def test_an_input_that_matters_around_one_centroid_only_still_matters(key, monkeypatch):
+    X, y, _ = drawn(120, np.array([0.7, 0.7]), 0.05)
+    y, start = y / np.std(y), GP(Matern32([1.0, 1.0], variance=1.0), noise=0.1)
+    ends = [
+        GP(Matern32([0.5, 20_000.0], variance=1.0), noise=1e-8),
+        GP(Matern32([0.5, 1.0], variance=3.0), noise=0.2),
+        GP(Matern32([np.exp(-10), 1.0], variance=2.0), noise=0.2),  # as short as a descent may make it: run away
+    ]
+    given = iter(ends)
+    monkeypatch.setattr(Exact, "fit_with", lambda *_: (next(given), Trace([0.0], [0.0], [0.0])))
+    gp, trace = fit_hyperparameters(start, X, y, key=key, method=Neighbourhoods(centroids=3, size=60))
+    assert trace.left_out == 1
+    np.testing.assert_allclose(gp.kernel.lengthscale, [0.5, 2.0], rtol=1e-3)
+    np.testing.assert_allclose([gp.kernel.variance, gp.noise], [2.0, 0.1], rtol=1e-5)
 
 
 def test_neighbourhoods_that_fail_are_left_out_and_counted(key, monkeypatch):

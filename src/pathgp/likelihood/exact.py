@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,11 +13,12 @@ from scipy import linalg, optimize
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
-from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
-from pathgp.likelihood.priors import Prior
+from pathgp.likelihood.parameters import Parameters, learned, parameters
+from pathgp.likelihood.priors import Prior, where_named
 from pathgp.problem import GP
 from pathgp.solvers.cholesky import factorise
 
@@ -206,7 +206,9 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
 class Neighbourhoods(Method):
     """The paper's procedure (appendix A.1): exact likelihood on the nearest rows to random centroids, averaged.
 
-    Fits that end in numbers that are not finite, or far off, are left out and counted. The average is of logarithms.
+    Fits that end in numbers that are not finite, or far off, are left out and counted. Variances are averaged, and
+    length scales by their inverses: an input that does not matter around one centroid, so that its length scale runs
+    to infinity there, may matter around the others.
     """
 
     centroids: int = 5
@@ -233,7 +235,7 @@ class Neighbourhoods(Method):
         """The average over the centroids, in the coordinates of the process that it starts from."""
         points = gp.kernel.coordinates(X)
         chosen = jax.random.choice(key, X.shape[0], (min(self.centroids, X.shape[0]),), replace=False)
-        fits: list[Any] = []
+        fits: list[GP] = []
         evaluations = Evaluations(saved)
         with Record(len(chosen), self.max_seconds, progress, saved) as record:
             record.went_before(evaluations.before)
@@ -253,11 +255,8 @@ class Neighbourhoods(Method):
                     record.add(trace.loss[-1], trace.gradient[-1], trace.seconds[-1])
                     record.advance()
                 factor = jnp.ravel(found.noise)[0] / jnp.ravel(noise)[0]
-                p = parameters(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))
-                q = parameters(GP(gp.kernel, jnp.mean(gp.noise), gp.mean))
-                distance = jnp.max(jnp.abs(ravel_pytree(p.log_kernel)[0] - ravel_pytree(q.log_kernel)[0]))
-                if bool(distance < RUNAWAY - 1e-3) and bool(jnp.isfinite(variance(found.kernel))):
-                    fits.append(p)
+                if _is_settled(found.kernel, gp.kernel):
+                    fits.append(GP(found.kernel, factor * jnp.mean(gp.noise), found.mean))
                 else:
                     record.left_out += 1
                 if trace.interrupted:
@@ -269,6 +268,19 @@ class Neighbourhoods(Method):
                 f"none of the {len(chosen)} neighbourhoods gave finite hyperparameters: scale X and y to about one, "
                 "start from other values, or use NearestNeighbour()."
             )
-        average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *fits).gp()
+        average = _averaged(fits)
         noise = average.noise if gp.noise.ndim == 0 else gp.noise * (average.noise / jnp.mean(gp.noise))
         return GP(average.kernel, noise, average.mean), record.trace()
+
+
+def _is_settled(found: Kernel, start: Kernel) -> bool:
+    """Whether a fit ended within the bounds of its descent, but for length scales of inputs that do not matter."""
+    change = jax.tree.map(lambda a, b: jnp.log(a) - jnp.log(b), found, start)
+    rise = where_named(change, "lengthscale", lambda leaf: jnp.minimum(leaf, 0), lambda leaf: leaf)
+    return bool(jnp.all(jnp.abs(ravel_pytree(rise)[0]) < RUNAWAY - 1e-3))
+
+
+def _averaged(fits: list[GP]) -> GP:
+    """The mean of all hyperparameters but the length scales, of which it is the harmonic mean."""
+    invert = lambda gp: GP(where_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf), gp.noise, gp.mean)
+    return invert(jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *map(invert, fits)))

@@ -119,7 +119,7 @@ class Prior(eqx.Module):
         kernel = gp.kernel.scaled(self.unit**2)
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
             if belief is not None:
-                kernel = _where_named(kernel, name, belief.nearest, lambda leaf: leaf)
+                kernel = where_named(kernel, name, belief.nearest, lambda leaf: leaf)
         noise = gp.noise
         if self.noise is not None:
             present = jnp.mean(noise) * self.unit**2
@@ -138,11 +138,11 @@ class Prior(eqx.Module):
         return not (self.lengthscale is None and self.variance is None and self.noise is None)
 
 
-def _where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
+def where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
     """`then` of the arrays of a kernel, and of its parts, that have this name; `otherwise` of the others."""
     named = lambda path: getattr(path[-1], "name", None) == name
     return jax.tree_util.tree_map_with_path(lambda path, leaf: then(leaf) if named(path) else otherwise(leaf), kernel)
 
 
 def _only(kernel: Kernel, name: str) -> Any:
-    return _where_named(kernel, name, lambda leaf: leaf, lambda _: None)
+    return where_named(kernel, name, lambda leaf: leaf, lambda _: None)
