@@ -83,6 +83,28 @@ def test_all_kinds_of_parameters_conditional_ones_failures_and_threads():
     assert study.best_params["depth"] >= 7
 
 
+def test_trials_that_failed_are_not_suggested_again_and_those_with_other_parameters_do_not_count():
+    study = optuna.create_study(sampler=quick(n_startup_trials=1))
+    space = {"k": optuna.distributions.IntDistribution(0, 3)}
+    add = lambda state, params, spaces, **value: study.add_trial(
+        optuna.trial.create_trial(state=state, params=params, distributions=spaces, **value)
+    )
+    add(optuna.trial.TrialState.COMPLETE, {"k": 0}, space, value=1.0)
+    number = study.ask().number
+    frozen = study.get_trials()[number]
+    for k in (1, 2):
+        add(optuna.trial.TrialState.FAIL, {"k": k}, space)
+    # ended by another thread since the search space was looked at, with another range or without the parameter
+    add(optuna.trial.TrialState.COMPLETE, {"k": 9}, {"k": optuna.distributions.IntDistribution(0, 9)}, value=0.0)
+    add(optuna.trial.TrialState.COMPLETE, {}, {}, value=0.0)
+    assert study.sampler.sample_relative(study, frozen, space) == {"k": 3}
+
+
+def test_no_startup_trials_are_refused():
+    with pytest.raises(ValueError, match="n_startup_trials must be at least 1"):
+        quick(n_startup_trials=0)
+
+
 @pytest.mark.parametrize(
     "distribution",
     [

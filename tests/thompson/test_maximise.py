@@ -80,6 +80,15 @@ def test_maxima_in_corners_are_reached_and_not_passed():
     np.testing.assert_array_equal(points, [[0.5, 30.0], [-1.0, 2.0]])
 
 
+def test_bounds_that_are_no_float32_are_not_passed_either():
+    bounds = np.array([(0.1, 0.7), (-0.7, -0.1)])  # float32 is above 0.1 and 0.7's is below: both signs
+    hill = Canonical(RBF(1.0), jnp.array([[2.0, 2.0]]))
+    points, _ = maximise(Function(hill, jnp.array([[1.0, -1.0]])), bounds, key=jax.random.key(0))
+    found = np.asarray(points, np.float64)
+    assert np.all((found >= bounds[:, 0]) & (found <= bounds[:, 1]))
+    np.testing.assert_allclose(found, [bounds[:, 1], bounds[:, 0]], rtol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def cloud():
     """Four rows far from each other, their values below and above zero, and candidates around them."""

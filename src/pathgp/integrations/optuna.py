@@ -13,6 +13,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from pathgp import checks
 from pathgp.solvers import Auto, Solver
 from pathgp.thompson.loop import Settings, State, observe, propose
 from pathgp.thompson.maximise import Search
@@ -83,6 +84,8 @@ class PathGPSampler(BaseSampler):
         solver: Solver = Auto(),  # noqa: B008, a frozen value
         search: Search = Search(),  # noqa: B008, a frozen value
     ) -> None:
+        if n_startup_trials is not None:
+            checks.at_least(n_startup_trials, 1, "n_startup_trials")
         self._seed = secrets.randbits(31) if seed is None else seed
         self._n_startup_trials = n_startup_trials
         self._independent_sampler = independent_sampler or RandomSampler(seed=self._seed)
@@ -163,8 +166,9 @@ class History:
 
     def suggest(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
         """The values of the parameters for a trial."""
-        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING))
-        new = [t for t in trials if t.state == TrialState.COMPLETE and t.number not in self.told]
+        trials = [t for t in study.get_trials(deepcopy=False) if self.knows(t)]
+        ended = (TrialState.COMPLETE, TrialState.FAIL)
+        new = [t for t in trials if t.state in ended and t.number not in self.told]
         if new:
             values = np.array([np.nan if t.value is None else t.value for t in new])
             self.state = observe(self.state, self.codes(new), values)
@@ -180,6 +184,15 @@ class History:
         row = self.settings.space.decode(point)[0]
         return {name: p.outward(value) for (name, p), value in zip(self.parameters.items(), row, strict=True)}
 
+    def knows(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has all parameters, or was suggested here and is about to have them.
+
+        Another thread may have ended one with others since the search space was looked at.
+        """
+        has = trial.distributions
+        is_point = all(has.get(name) == distribution for name, distribution in self.search_space.items())
+        return is_point or (trial.number in self.suggested and trial.state == TrialState.RUNNING)
+
     def codes(self, trials: Sequence[FrozenTrial]) -> Codes:
         """The points of trials that have all parameters."""
         rows = [[p.inward(t.params[name]) for name, p in self.parameters.items()] for t in trials]
@@ -188,5 +201,5 @@ class History:
     def pending(self, running: Sequence[FrozenTrial]) -> Codes:
         """The points of trials that run: as they were suggested here, or as far as others have stored them."""
         here = [self.suggested[t.number] for t in running if t.number in self.suggested]
-        others = [t for t in running if t.number not in self.suggested and self.parameters.keys() <= t.params.keys()]
+        others = [t for t in running if t.number not in self.suggested]
         return np.concatenate([*here, self.codes(others)])

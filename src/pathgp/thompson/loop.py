@@ -30,7 +30,7 @@ SAME = 1e-4
 NOTHING_KNOWN = 1e10
 """The noise of a row that is there to fill up an array, as a multiple of the kernel's variance."""
 
-LEARN, SAMPLE, MIX, SEARCH, SPARE = range(5)
+LEARN, SAMPLE, MIX, SEARCH = range(4)
 """What an ask needs randomness for."""
 
 
@@ -77,10 +77,11 @@ class State(eqx.Module):
     X: Codes
     y: Float64[np.ndarray, "N"]
     pending: Codes
+    failed: Codes
+    """Where evaluations failed: they tell nothing of y, and none is proposed again."""
     asks: int = 0
     designed: int = 0
     """The place in the sequence of the initial design from which it goes on."""
-    failed: int = 0
     model: Model | None = None
     posterior: Posterior | None = None
     """Only where it is so large that it is updated instead of computed anew."""
@@ -90,11 +91,17 @@ class State(eqx.Module):
     @classmethod
     def empty(cls, space: Space) -> "State":
         """Nothing asked, nothing told."""
-        return cls(np.zeros((0, space.width)), np.zeros(0), np.zeros((0, space.width)))
+        none = np.zeros((0, space.width))
+        return cls(none, np.zeros(0), pending=none, failed=none)
+
+    @property
+    def taken(self) -> Codes:
+        """All points that were told or are pending."""
+        return np.concatenate([self.X, self.pending, self.failed])
 
 
 def observe(state: State, X: Codes, y: Float64[np.ndarray, "n"]) -> State:
-    """More evaluations. What is not finite is counted and left out; what was pending is so no more."""
+    """More evaluations. Where y is not finite one has failed, and its y is left out; what was pending is so no more."""
     valid = np.isfinite(y)
     pending = state.pending
     for x in X:
@@ -105,7 +112,7 @@ def observe(state: State, X: Codes, y: Float64[np.ndarray, "n"]) -> State:
         X=np.concatenate([state.X, X[valid]]),
         y=np.concatenate([state.y, y[valid]]),
         pending=pending,
-        failed=state.failed + int(np.sum(~valid)),
+        failed=np.concatenate([state.failed, X[~valid]]),
     )
 
 
@@ -114,20 +121,25 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
 
     Since every sample is another function, points that are pending need no other care than that none is proposed
     twice (Hernández-Lobato et al., 2017): where the maximum of a sample is already taken, the best of the other places
-    that its search has seen takes its place.
+    that its search has seen takes its place, and where there is none, the next of the initial design.
     """
     key = jax.random.fold_in(jax.random.key(settings.random_state), state.asks)
-    taken = np.concatenate([state.X, state.pending])
     if state.y.size < settings.initial:
-        points, end = design(settings, state.designed, num, taken)
+        points, end = design(settings, state.designed, num, state.taken)
         state = dataclasses.replace(state, designed=end)
     else:
         model = _learned(settings, state, jax.random.fold_in(key, LEARN))
         state = state if model is state.model else dataclasses.replace(state, model=model, posterior=None)
         samples, state = _samples(model, settings, state, num, key)
         found = _maxima(settings, model, state, samples, jax.random.fold_in(key, SEARCH))
-        spare = np.asarray(jax.random.uniform(jax.random.fold_in(key, SPARE), (100, settings.space.width)))
-        points = _as_seen(settings.space, _choose(found, taken, _valid(settings.space, spare), num))
+        points, lacking = _choose(found, state.taken, num)
+        points = _as_seen(settings.space, points)
+        if lacking:
+            taken = np.concatenate([state.taken, points])
+            others, end = design(settings, state.designed, len(lacking), taken)
+            is_free = [not np.any(_same(taken, x)) for x in others]
+            points[np.array(lacking)[is_free]] = others[is_free]
+            state = dataclasses.replace(state, designed=end)
     pending = np.concatenate([state.pending, points])
     return points, dataclasses.replace(state, asks=state.asks + 1, pending=pending)
 
@@ -252,19 +264,18 @@ def _maxima(settings: Settings, model: Model, state: State, samples: Function, k
     return Found(space.snap(found.points.reshape(-1, space.width)).reshape(found.points.shape), found.values)
 
 
-def _choose(found: Found, taken: Codes, spare: Codes, num: int) -> Codes:
-    """For each sample its best place that is not taken; then a spare one; if all are taken, its best."""
+def _choose(found: Found, taken: Codes, num: int) -> tuple[Codes, list[int]]:
+    """For each sample its best place that is not taken; if all are, its best. Also the samples of which all are."""
     places, values = np.asarray(found.points, dtype=np.float64), np.asarray(found.values)
-    tree = KDTree(taken)
-    free = tree.query(places.reshape(-1, places.shape[2]), p=np.inf)[0].reshape(values.shape) > SAME
-    spare = spare[tree.query(spare, p=np.inf)[0] > SAME]
-    chosen = np.zeros((0, places.shape[2]))
+    free = KDTree(taken).query(places.reshape(-1, places.shape[2]), p=np.inf)[0].reshape(values.shape) > SAME
+    chosen, lacking = np.zeros((0, places.shape[2])), []
     for i in range(num):
         order = np.argsort(-values[:, i], kind="stable")
-        candidates = np.concatenate([places[order, i][free[order, i]], spare])
-        fresh = (x for x in candidates if not np.any(_same(chosen, x)))
-        chosen = np.concatenate([chosen, [next(fresh, places[order[0], i])]])
-    return chosen
+        fresh = [x for x in places[order, i][free[order, i]] if not np.any(_same(chosen, x))]
+        chosen = np.concatenate([chosen, fresh[:1] or places[order[:1], i]])
+        if not fresh:
+            lacking.append(i)
+    return chosen, lacking
 
 
 def _same(points: Codes, x: Float64[np.ndarray, "e"]) -> Bool[np.ndarray, "n"]:

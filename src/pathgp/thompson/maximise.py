@@ -6,6 +6,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
@@ -138,13 +139,17 @@ def maxima(
 
 def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]], inputs: int | None) -> Box:
     """The box, refused unless it has a row (low, high) for each input, with low below high."""
-    pairs = jnp.asarray(bounds, dtype=float)
+    given = np.asarray(bounds, dtype=np.float64)
+    pairs = np.asarray(given, dtype=jnp.zeros(()).dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or inputs not in (None, pairs.shape[0]):
         wanted = "each input" if inputs is None else f"each of the {inputs} inputs"
         raise ValueError(f"bounds must have a row (low, high) for {wanted}, but its shape is {pairs.shape}.")
-    if not bool(jnp.all(jnp.isfinite(pairs)) & jnp.all(pairs[:, 0] < pairs[:, 1])):
-        raise ValueError(f"bounds must be finite with low below high in every row, but they are {pairs.tolist()}.")
-    return Box(pairs[:, 0], pairs[:, 1])
+    low, high = pairs.T
+    low = np.where(low < given[:, 0], np.nextafter(low, high), low)  # what rounding put outside comes back inside
+    high = np.where(high > given[:, 1], np.nextafter(high, low), high)
+    if not np.all(np.isfinite(pairs)) or not np.all(low < high):
+        raise ValueError(f"bounds must be finite with low below high in every row, but they are {given.tolist()}.")
+    return Box(jnp.asarray(low), jnp.asarray(high))
 
 
 def candidate_scale(

@@ -36,8 +36,8 @@ class ThompsonSampler:
     "minimise".
 
     All randomness follows from `random_state` and the number of asks. A value that is NaN or infinite says that an
-    evaluation failed: it is counted, and left out. Points outside of the bounds, and points that were not asked for,
-    may be told too.
+    evaluation failed: it is counted and left out, and its point is not suggested again. Points outside of the bounds,
+    and points that were not asked for, may be told too.
 
     >>> sampler = ThompsonSampler([(0.0, 1.0), Integer(1, 5)], direction="minimise", random_state=0)
     >>> X = sampler.ask(6)
@@ -85,12 +85,12 @@ class ThompsonSampler:
     @property
     def told(self) -> int:
         """The number of evaluations that were told, those that failed included."""
-        return self._state.y.size + self._state.failed
+        return self._state.y.size + self.failed
 
     @property
     def failed(self) -> int:
         """The number of evaluations that were told as NaN or infinite."""
-        return self._state.failed
+        return len(self._state.failed)
 
     @property
     def pending(self) -> np.ndarray:
