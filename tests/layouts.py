@@ -5,7 +5,7 @@
 
 SOLVERS are names with semicolons between, or none for what is quick. Prints JSON: weights, predictions, and what
 compiled programs communicate. At the end of a job the process LOST vanishes: in the midst of a solve that is kept in
-SHARED_FOLDER/lost, which all are DOING, or while the other rests.
+SHARED_FOLDER/lost, which all are DOING, or while the other rests. Or it is asked to stop in the midst of such a solve.
 """
 
 import contextlib
@@ -71,6 +71,10 @@ SOLVERS = {  # made when they are asked for: a process joins a job before it com
     "SubsetOfData": lambda: SubsetOfData(rows=101),
     "SubsetOfData, SAP": lambda: SubsetOfData(rows=101, solver=SAP(passes=2, block_size=BATCH)),
 }
+
+
+STEPPING = ["SAP", "SDD", "SGD", "CG", "InducingCG", "InducingSGD"]
+"""Those with steps in a loop, of which it is counted what they communicate."""
 
 
 def key():
@@ -225,7 +229,7 @@ def weights(name, mesh):
 def one_process(names, devices):
     mesh = distributed.mesh(devices)
     both = lambda f: [f(None), f(mesh)]
-    results = {"products": products(mesh), "steps": steps(mesh, ["SAP", "SDD", "SGD"] if names else ["SAP"])}
+    results = {"products": products(mesh), "steps": steps(mesh, STEPPING if names else ["SAP"])}
     results["solvers"] = {name: both(lambda m, name=name: weights(name, m)) for name in names}
     if names:
         results |= {"learned": both(learned), "posteriors": both(posteriors)}
@@ -261,10 +265,10 @@ def one_of_several(names, process_id, num_processes, coordinator):
     lose(mesh, process_id, *sys.argv[5:])
 
 
-def kept(mesh, folder, look):
+def kept(mesh, folder, look, every_seconds=0):
     """A solve with a checkpoint, of which nothing but the last step is ever lost, and a look at every step."""
     settings = {"solver": SOLVERS["SAP"](), "num_samples": S - 1, "num_features": 100, "key": key(), "mesh": mesh}
-    checkpoint, observe = Checkpoint(folder, every_seconds=0), Every(1, look)
+    checkpoint, observe = Checkpoint(folder, every_seconds), Every(1, look)
     return condition(GP(Matern32(0.7), NOISE), X, y, checkpoint=checkpoint, observe=observe, **settings)
 
 
@@ -275,6 +279,13 @@ def lose(mesh, process_id, lost="1", doing="solves"):
         if process_id == int(lost) and (snapshot is None or snapshot.step >= STOP):
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def ask(snapshot):
+        if process_id == int(lost) and snapshot.step == STOP:
+            signal.raise_signal(signal.SIGTERM)
+
+    if doing == "stops":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        kept(mesh, pathlib.Path(os.environ["SHARED_FOLDER"]) / "stopped", ask, every_seconds=1e9)
     with distributed.together():
         if doing == "solves":
             kept(mesh, pathlib.Path(os.environ["SHARED_FOLDER"]) / "lost", vanish)

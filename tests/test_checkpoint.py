@@ -250,7 +250,10 @@ def test_learning_refuses_other_data_methods_and_priors(kept):
 def test_the_identity_of_a_solver_is_the_same_in_every_process():
     from optax import sgd
 
-    assert digest(SGD(optimizer=sgd(0.1))) == digest(SGD(optimizer=sgd(0.1)))
+    same, other = (SGD(optimizer=sgd(rate, momentum=0.5)) for rate in (0.1, 0.2))
+    assert digest(SGD(optimizer=sgd(0.1, momentum=0.5))) == digest(same)
+    assert digest(same) != digest(other)
+    assert digest(SGD(optimizer=sgd(lambda step: 0.1))) != digest(SGD(optimizer=sgd(lambda step: 0.2)))
     assert digest(SAP(max_seconds=1.0)) == digest(SAP())
     assert digest(SubsetOfData(9, SAP(max_seconds=1.0))) == digest(SubsetOfData(9, SAP()))
     assert digest(SAP(passes=3)) != digest(SAP())

@@ -60,8 +60,14 @@ def test_this_machine_has_no_more_than_it_is_built_with():
     assert 10**7 < limit <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-SCRIPT = """
-import pathlib, re, warnings
+PEAK = """
+import pathlib, re
+status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss would count the process that started this one
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) / 2**20)
+"""
+
+MANY_ROWS = """
+import warnings
 import jax, jax.numpy as jnp
 from pathgp import GP, condition
 from pathgp.kernels import Matern32
@@ -73,9 +79,28 @@ y = jnp.sin(X[:, 0])
 solver = SOLVER
 posterior = condition(GP(Matern32(2.0), 0.1), X, y, solver=solver, num_samples=8, key=key)
 assert posterior.info.steps > 0
-status = pathlib.Path("/proc/self/status").read_text()  # ru_maxrss would count the process that started this one
-print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) / 2**20)
 """
+
+MANY_CANDIDATES = """
+import jax
+from pathgp.functions import Canonical, Function
+from pathgp.kernels import Matern32
+from pathgp.thompson import Search, maximise
+key = jax.random.key(0)
+X = jax.random.uniform(key, (200, 8))
+samples = Function(Canonical(Matern32(0.5), X), jax.random.normal(key, (200, 1000)))
+search = Search(rounds=30, candidates=50_000, steps=1)
+points, values = maximise(samples, [(0, 1)] * 8, key=key, X=X, y=X[:, 0], search=search)
+assert points.shape == (1000, 8)
+"""
+
+
+def peak_of(script):
+    """The most gigabytes that a process which runs the script had, as users run it."""
+    as_users_run_it = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    command = [sys.executable, "-c", script + PEAK]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=as_users_run_it)
+    return float(run.stdout)
 
 
 @on_linux
@@ -88,7 +113,10 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) / 2**20)
     ],
 )
 def test_many_rows_fit_in_little_memory(solver, rows, gigabytes):
-    as_users_run_it = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    command = [sys.executable, "-c", SCRIPT.replace("SOLVER", solver).replace("ROWS", str(rows))]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=as_users_run_it)
-    assert float(run.stdout) < gigabytes
+    assert peak_of(MANY_ROWS.replace("SOLVER", solver).replace("ROWS", str(rows))) < gigabytes
+
+
+@on_linux
+@pytest.mark.slow
+def test_a_thousand_samples_and_a_million_and_a_half_candidates_fit_in_little_memory():
+    assert peak_of(MANY_CANDIDATES) < 1.25  # their values alone would take 6

@@ -147,6 +147,17 @@ def test_a_process_that_is_killed_ends_the_other_whatever_that_is_doing(lost, tm
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("asked", [0, 1])
+def test_one_process_that_is_asked_to_stop_ends_all_and_what_they_had_is_kept(asked, tmp_path, devices):
+    with running(tmp_path, [], None, asked, "stops") as started:
+        assert [process.wait(TIMEOUT) for process, _ in started] == [143, 143]
+    seen = []
+    alone = layouts.kept(None, tmp_path / "stopped", lambda snapshot: seen.append(snapshot.step))
+    assert seen[0] == layouts.STOP + 1  # it goes on after the step in which it was asked
+    assert_same(layouts.predictions(alone), devices["predictions"][0], "SAP")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_every_solver_on_every_layout(number, tmp_path):
     with running(tmp_path, SOLVERS, number) as started:
@@ -281,6 +292,17 @@ def test_the_command_line_asks_for_all_of_a_process(tmp_path, capsys):
     assert "process_id and num_processes must be given too" in capsys.readouterr().err
     assert main([*arguments, "--devices", "0"]) == 2
     assert "--devices must be at least 1" in capsys.readouterr().err
+
+
+def test_the_command_line_splits_rows_over_devices(tmp_path):
+    """In a process of its own: nothing may settle which devices there are before it has asked for two."""
+    np.save(tmp_path / "train.npy", np.random.default_rng(0).normal(size=(60, 2)))
+    settings = ["--target", "1", "--num-samples", "2", "--max-seconds", "1", "--noise", "0.1", "--json"]
+    command = [sys.executable, "-m", "pathgp", "fit", "train.npy", *settings, "--devices", "2", "--out", "model"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["rows"] == 60
+    assert PathGPRegressor.load(tmp_path / "model").predict(np.zeros((1, 1))).shape == (1,)
 
 
 @pytest.mark.slow

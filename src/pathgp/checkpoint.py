@@ -10,12 +10,15 @@ import json
 import os
 import pathlib
 import re
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.metadata import version
-from types import TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -27,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 
 from pathgp import checks
 from pathgp.files import write_tensors
-from pathgp.sharding import any_sharing, is_shared, on_host, placed_like, same_everywhere
+from pathgp.sharding import is_shared, most_sharing, on_host, placed_like, same_everywhere
 
 FORMAT = "pathgp checkpoint 1"
 SUFFIX = ".checkpoint"
@@ -99,7 +102,7 @@ class Checkpoint(eqx.Module):
         path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
         if jax.process_index() == 0:
             for unfinished in self.directory.glob(f".{path.name}.*"):
-                unfinished.unlink()
+                unfinished.unlink(missing_ok=True)
         versions = {"the version of pathgp": version("pathgp"), "the version of jax": jax.__version__}
         known = versions | {name: v if isinstance(v, str) else digest(v) for name, v in identity.items()}
         slot = Slot(path, known, self.every_seconds)
@@ -108,19 +111,39 @@ class Checkpoint(eqx.Module):
 
 
 class Slot:
-    """One file of a checkpoint. As a context it writes what was kept last, however the run ends."""
+    """One file of a checkpoint. As a context it writes what was kept last, however the run ends.
+
+    In a job of several processes Ctrl-C and SIGTERM of one of them end all, where all have the same to keep: one alone
+    could not write it. A second signal ends its process at once.
+    """
 
     def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
         self.path, self.identity, self.every_seconds = path, identity, every_seconds
         self._unwritten: tuple[Any, Numbers] | None = None
         self._written_at = time.monotonic()
+        self._signal = 0
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Slot":
+        if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
+            stops = (signal.SIGINT, signal.SIGTERM)
+            self._handlers = {number: signal.signal(number, self._is_asked_to_stop) for number in stops}
         return self
+
+    def _is_asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._signal:
+            self._give_back_signals()
+            signal.raise_signal(number)
+        self._signal = number
+
+    def _give_back_signals(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._give_back_signals()
         if error is None or not is_shared(self._unwritten):  # after an error, others may not be here to write it with
             self._write()
 
@@ -129,8 +152,12 @@ class Slot:
         # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
         copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
         self._unwritten = jax.block_until_ready(state), copied
-        if any_sharing(state, time.monotonic() - self._written_at >= self.every_seconds):
+        is_time = time.monotonic() - self._written_at >= self.every_seconds
+        is_time, stop = most_sharing(state, is_time, self._signal)
+        if is_time or stop:
             self._write()
+        if stop:
+            raise KeyboardInterrupt if stop == signal.SIGINT else SystemExit(128 + stop)
 
     def restore(self, like: Any) -> tuple[Any, Numbers] | None:
         """What was kept, in the structure of `like` and on its devices; None if nothing was."""
@@ -143,7 +170,7 @@ class Slot:
         stored = [tensors.pop(f"state.{i}", None) for i in range(len(leaves))]
         numbers = {name.removeprefix("number."): value for name, value in tensors.items()}
         restored = [_as(a, b) for a, b in zip(stored, leaves, strict=True)]
-        if header["content"] != digest((stored, numbers)) or any(leaf is None for leaf in restored):
+        if header.get("content") != digest((stored, numbers)) or any(leaf is None for leaf in restored):
             raise _damaged(self.path)
         return jax.tree.unflatten(structure, restored), numbers
 
@@ -159,7 +186,10 @@ class Slot:
             )
         if not header:
             return
-        before = json.loads(header["identity"])
+        try:
+            before = json.loads(header["identity"])
+        except (KeyError, json.JSONDecodeError):
+            raise _damaged(self.path) from None
         changed = [name for name, value in self.identity.items() if before.get(name) != value]
         if changed:
             told = [_told(name, before.get(name), self.identity[name]) for name in changed]
@@ -212,12 +242,33 @@ def digest(tree: Any) -> str:
         if getattr(path[-1] if path else None, "name", None) == "max_seconds":
             continue
         if callable(leaf):
-            hashed.update(_without_addresses(leaf))
+            hashed.update(_described(leaf))
             continue
         array = _whole(leaf)
         hashed.update(f"{array.dtype.str}{array.shape}".encode())
         hashed.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind in "biufc" else repr(leaf).encode())
     return hashed.hexdigest()
+
+
+def _described(value: Any, within: tuple[int, ...] = ()) -> bytes:
+    """What a value, or a function with all that it has enclosed, is: a transformation of optax is its learning rate."""
+    if id(value) in within:
+        return b"itself"
+    describe = lambda part: _described(part, (*within, id(value)))
+    match value:
+        case partial():
+            return b"partial" + describe([value.func, value.args, value.keywords])
+        case FunctionType():
+            enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
+            code = value.__code__.co_code + _without_addresses(value.__code__.co_consts)
+            return _without_addresses(value) + code + describe([enclosed, value.__defaults__])
+        case dict():
+            return b"{" + b",".join(describe(part) for part in value.items()) + b"}"
+        case list() | tuple():
+            return b"[" + b",".join(map(describe, value)) + b"]"
+        case jax.Array() | np.ndarray():
+            return digest(value).encode()
+    return _without_addresses(value)
 
 
 def _without_addresses(value: Any) -> bytes:

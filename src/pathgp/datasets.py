@@ -205,6 +205,10 @@ def draw(gp: GP, N: int, d: int, seed: int = 0, num_features: int = 10_000) -> D
     return Dataset("draw", X[:N], y[:N], X[N:], y[N:])
 
 
+class NotPublished(ValueError):
+    """There are no published hyperparameters of a data set and split."""
+
+
 def published_gp(name: str, split: int = 0) -> GP:
     """The Matérn-3/2 process with the hyperparameters that the authors of the paper published for a data set.
 
@@ -212,10 +216,14 @@ def published_gp(name: str, split: int = 0) -> GP:
     """
     file = data_directory().parent / "reference" / "published_hyperparameters.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing: put the published hyperparameters there.")
+        raise FileNotFoundError(
+            f"{file} is missing: put the published hyperparameters there, as "
+            '{"NAME": {"SPLIT": {"noise_scale": …, "signal_scale": …, "length_scale": […]}}}, from the authors\' '
+            "repository cambridge-mlg/sgd-gp on GitHub; or learn them by `pathgp bench learn --dataset NAME`."
+        )
     published = json.loads(file.read_text()).get(name, {}).get(str(split))
-    if published is None:
-        raise ValueError(f"{file} has no hyperparameters for {name!r}, split {split}.")
+    if published is None or published["noise_scale"] is None:
+        raise NotPublished(f"{file} has no hyperparameters for {name!r}, split {split}.")
     return read_gp(published)
 
 

@@ -9,7 +9,7 @@ import pytest
 from pathgp.cli import main
 from pathgp.experiments import base, paper, published, report
 from pathgp.experiments.base import Cell, Experiment, NotRun, Record, Table
-from pathgp.experiments.paper import fig1_toy, fig2_variance, table1_regression
+from pathgp.experiments.paper import fig1_toy, fig2_inducing, fig2_variance, table1_regression
 from pathgp.experiments.problems import Curve, Watch
 from pathgp.experiments.verdicts import Behaviour, Number, summary
 from pathgp.kernels import Matern32
@@ -216,6 +216,9 @@ def test_a_missing_data_set_is_a_reason(tmp_path, monkeypatch):
         (0.35, 0.00, 0.363, 5, "worse"),
         (0.35, 0.00, float("nan"), 5, "worse"),
         (0.35, 0.00, None, 0, "not run"),
+        # of the same splits: rounding alone
+        (0.35, None, 0.3549, 1, "agrees"),
+        (0.35, None, 0.3551, 1, "worse"),
     ],
 )
 def test_the_verdict_on_a_number(paper_mean, error, ours, splits, verdict):
@@ -235,27 +238,61 @@ def test_the_claims_of_the_regression_table_follow_from_the_numbers():
         return Record(f"{solver}-{noise}-{split}", settings, result or None, "" if result else "no time")
 
     records = [
-        record("SGD", rmse=0.38, nll=0.60),
-        record("SGD", split=1, rmse=0.40, nll=0.80),
-        record("SGD", 1e-6, low_noise_rmse=0.39),
+        record("SGD", rmse=0.383, nll=0.60),
+        record("SGD", split=1, rmse=0.393, nll=0.80),
+        record("SGD", 1e-6, low_noise_rmse=0.352),
         record("CG", rmse=0.35, nll=0.38),
         record("CG", 1e-6, low_noise_rmse=0.70),
-        record("Auto", rmse=0.30, nll=0.38),
+        record("Auto", rmse=0.355, nll=0.39),
+        record("SAP", rmse=0.36, nll=0.38),
+        record("SAP", split=1, failed="diverged"),
         record("SVGP"),
     ]
     claims = {claim.what: claim for claim in table1_regression.EXPERIMENT.claims(records)}
-    assert claims["elevators, SGD: RMSE"].verdict == "agrees"
-    assert claims["elevators, SGD: NLL"].ours == pytest.approx(0.7)
-    assert claims["elevators, SGD: NLL"].splits == 2
-    assert claims["elevators, SGD: NLL"].verdict == "worse"
-    assert claims["elevators, Auto (beside the paper's CG): RMSE"].verdict == "better"
+    sgd, auto, sap = (
+        "elevators, SGD: ",
+        "elevators, Auto (beside the paper's CG): ",
+        "elevators, SAP (beside the paper's CG)",
+    )
+    assert claims[sgd + "RMSE"].paper == pytest.approx((0.3858 + 0.3889) / 2)  # the authors' runs of the same splits
+    assert claims[sgd + "RMSE"].verdict == "agrees"
+    assert claims[sgd + "NLL"].ours == pytest.approx(0.7)
+    assert claims[sgd + "NLL"].splits == 2
+    assert claims[sgd + "NLL"].verdict == "worse"
+    assert claims[auto + "RMSE"].paper == pytest.approx(0.3566)
+    assert claims[auto + "RMSE"].verdict == claims[auto + "NLL"].verdict == "agrees"
+    assert (claims[sap + ": RMSE"].verdict, claims[sap + ": RMSE"].cells[1]) == ("worse", "diverged")
     assert claims["elevators, SVGP: RMSE"].verdict == "not run"
     assert claims["elevators, SVGP: RMSE"].why == "no time"
-    assert claims["elevators: low noise leaves SGD's RMSE as it is"].measured == pytest.approx(0.39 / 0.39)
+    changed = claims["elevators: low noise leaves SGD's RMSE as it is"]
+    assert changed.measured == pytest.approx(0.388 / 0.352)
+    assert changed.verdict == "differs"
     assert claims["elevators: low noise makes CG's RMSE worse"].verdict == "agrees"
     lines = {line[0]: line for line in table1_regression.EXPERIMENT.tables(records)[0].lines}
     assert lines["paper: CG"] == ["paper: CG", "0.35 ± 0.00"]
-    assert lines["here: SGD"] == ["here: SGD", "0.390 (2)"]
+    assert lines["here: SGD"] == ["here: SGD", "0.388 (2)"]
+
+
+def test_a_run_that_was_given_more_time_takes_the_place_of_the_first():
+    cells = {cell.name: cell.settings for cell in table1_regression.EXPERIMENT.cells("machine")}
+    first, patient = cells["pol-1-cg"], cells["pol-1-cg-patient"]
+    assert first["solver"]["max_seconds"] < patient["solver"]["max_seconds"]
+    assert cells["pol-1-sgd"]["solver"] == cells["pol-1-sgd-low-noise"]["solver"]  # as many steps
+    assert [name for name in cells if name.startswith("houseelectric-0")][:2] == [
+        "houseelectric-0-auto-patient",
+        "houseelectric-0-svgp-patient",
+    ]
+    records = [Record("a", first, {"rmse": 0.2}), Record("b", patient, None, "not reached yet")]
+    assert table1_regression.furthest(records) == records[:1]
+    records[1] = records[1]._replace(result={"rmse": 0.1})
+    assert table1_regression.furthest(records) == records[1:]
+
+
+def test_one_number_of_points_says_nothing_of_fewer():
+    settings = {"dataset": "houseelectric", "rows": 30_000, "steps": 9}
+    result = {"M": 10, "N": 90, "seconds": [1.0], "rmse": [0.1], "nll": [0.1]}
+    records = [Record(str(share), settings | {"share": share}, result) for share in (0.12, 0.23)]
+    assert {claim.verdict for claim in fig2_inducing.EXPERIMENT.claims(records)} == {"not run"}
 
 
 def test_entries_of_the_papers_tables_stand_at_their_place():

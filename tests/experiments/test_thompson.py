@@ -3,10 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pathgp.experiments import thompson
 from pathgp.experiments.base import Record
 from pathgp.experiments.paper import fig6_thompson
 from pathgp.experiments.paper.fig6_thompson import EXPERIMENT, LARGE, SMALL, paired_gains, seconds
 from pathgp.experiments.thompson import RANDOM, illustrate, optimise, passes_in_step, solver_of
+from pathgp.solvers import DivergenceError
 
 SMALL_PROBLEM = {
     **{"inputs": 2, "noise": 1e-4, "initial": 20, "batch": 6, "steps": 2, "features": 200, "lengthscale": 0.2},
@@ -56,21 +58,48 @@ def test_the_paper_scale_is_the_papers():
     assert len({cell.name for cell in EXPERIMENT.cells("machine")}) == len(EXPERIMENT.cells("machine"))
 
 
+def both(method, budget, *gains, **settings):
+    return [run(method, budget, gain, seed=seed, **settings) for seed, gain in enumerate(gains)]
+
+
 def test_claims_follow_from_the_gains_of_runs_that_both_methods_have():
-    records = [run("SAP", SMALL, 2.0), run("SAP", SMALL, 1.0, seed=1), run("CG", SMALL, 1.2), run(RANDOM, None, 0.1)]
-    records += [run("SAP", LARGE, 2.0), run("CG", LARGE, 2.09), run("SVGP", LARGE, 2.11)]
-    assert paired_gains(records, "SAP", "CG", SMALL) == pytest.approx((2.0, 1.2))
+    records = [*both("SAP", SMALL, 2.5, 1.5), *both("CG", SMALL, 1.4, 1.0), *both(RANDOM, None, 0.1, 0.1)]
+    records += [*both("SAP", LARGE, 2.0, 2.0), *both("CG", LARGE, 1.9, 2.1), *both("SVGP", LARGE, 2.0, 2.1)]
+    records += [run("SAP", SMALL, 9.0, 0.5), run("CG", SMALL, 9.0, 0.5)]  # of one seed of the two
+    assert paired_gains(records, "SAP", "CG", SMALL, 2) == pytest.approx((2.0, 1.2))
     claims = {claim.what: claim for claim in EXPERIMENT.claims(records)}
     small = claims["With the small budget SAP gains at least 1.3 times as much as CG"]
     assert small.measured == pytest.approx(0.6)
     assert small.verdict == "agrees"
-    assert claims["With the small budget SAP gains at least 1.3 times as much as SVGP"].verdict == "not run"
-    assert claims["With the large budget SAP gains at least as much as CG, to a twentieth"].verdict == "agrees"
-    assert claims["With the large budget SAP gains at least as much as SVGP, to a twentieth"].verdict == "differs"
+    missing = claims["With the small budget SAP gains at least 1.3 times as much as SVGP"]
+    assert (missing.verdict, missing.why) == ("not run", "not all 2 seeds were run")
+    assert claims["With the large budget SAP gains at least as much as CG"].verdict == "agrees"
+    assert claims["With the large budget SAP gains at least as much as SVGP"].verdict == "differs"
     assert claims["With the small budget random search gains less than half of SAP"].measured == pytest.approx(0.05)
-    records[2] = run("CG", SMALL, 1.6)
+    records[2:4] = both("CG", SMALL, 1.6, 1.6)
     claims = {claim.what: claim.verdict for claim in EXPERIMENT.claims(records)}
     assert claims["With the small budget SAP gains at least 1.3 times as much as CG"] == "differs"
+
+
+def test_a_solve_that_diverges_gains_nothing_more(monkeypatch):
+    next_points, calls = thompson.next_points, []
+
+    def diverge(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise DivergenceError("the residual is not finite")
+        return next_points(*arguments)
+
+    monkeypatch.setattr(thompson, "next_points", diverge)
+    found = optimise(SMALL_PROBLEM | {"method": RANDOM, "steps": 4})
+    assert len(found["best"]) == 5
+    assert found["best"][1:] == [found["best"][1]] * 4
+    assert len(found["seconds"]) == 1
+    assert found["failed"].startswith("step 2: ")
+    record = Record("sgd", {"method": "SGD", "budget": SMALL, "seed": 0, "lengthscale": 0.2}, found)
+    assert len(seconds([record])) == 5
+    assert EXPERIMENT.figure([record]) is not None
+    assert EXPERIMENT.tables([record])[1].lines[0][0] == "SGD"
 
 
 def test_the_table_has_standard_errors_and_the_authors_numbers():

@@ -310,6 +310,23 @@ def test_a_process_that_is_killed_between_ask_and_tell_loses_nothing(after, tmp_
 
 
 @pytest.mark.slow
+def test_a_large_optimisation_keeps_its_posterior_from_ask_to_ask_and_from_file_to_file(tmp_path):
+    """Above 4000 rows, by the default solver: a few passes and a local projection."""
+    s, rows = sampler(batch_size=8), np.random.default_rng(0).uniform([0, -2], [1, 2], (4100, 2))
+    s.tell(rows, bowl(rows))
+    X = s.ask()
+    assert s._state.posterior.info.solver == "SAP"
+    assert s._state.posterior.local is not None
+    s.tell(X, bowl(X))
+    s.save(tmp_path / "large")
+    other = ThompsonSampler.load(tmp_path / "large")
+    X = s.ask()
+    np.testing.assert_array_equal(other.ask(), X)
+    assert s._state.posterior.system.size == 4108
+    assert np.max(bowl(X)) < 0.01  # of values up to 9.5
+
+
+@pytest.mark.slow
 def test_another_process_goes_on_in_the_same_way(tmp_path):
     s = sampler(gp="learn", batch_size=8)
     X = s.ask()

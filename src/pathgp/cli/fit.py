@@ -94,12 +94,12 @@ def run(arguments: argparse.Namespace) -> None:
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
-    positive(1.0 if a.noise is None else a.noise, "noise")
     named(KERNELS, a.kernel, "kernel")
     named(SOLVERS, a.solver, "solver")
     if not 0 <= a.seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
-    a.speaks = take_part(a)
+    a.speaks = take_part(a)  # before any number is made an array: then it is settled which devices there are
+    positive(1.0 if a.noise is None else a.noise, "noise")
     tell = say if a.speaks else lambda _: None
     check_points(a)
     checkpoint = checkpoint_of(a, tell)

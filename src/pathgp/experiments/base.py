@@ -14,9 +14,11 @@ from datetime import date
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pathgp.datasets import NotPublished
 from pathgp.experiments.machine import machine
 from pathgp.experiments.verdicts import Claim
 from pathgp.files import write_atomically
+from pathgp.solvers import DivergenceError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -149,7 +151,7 @@ def _compute(experiment: Experiment, cell: Cell) -> Record:
     start = time.perf_counter()
     try:
         result, reason = experiment.compute(cell.settings), ""
-    except (NotRun, FileNotFoundError) as error:  # a data set that is not here is a reason, not a failure
+    except (NotRun, FileNotFoundError, NotPublished, DivergenceError) as error:  # reasons, and the others go on
         result, reason = None, str(error)
     computer = machine()
     where = f"{computer['processor']}, {computer['cores']} cores, {date.today().isoformat()}"

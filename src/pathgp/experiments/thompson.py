@@ -16,7 +16,7 @@ from pathgp.functions import Function
 from pathgp.gp import GP, condition
 from pathgp.inducing import random_subset
 from pathgp.kernels import Matern32
-from pathgp.solvers import ConvergenceWarning, Solver
+from pathgp.solvers import ConvergenceWarning, DivergenceError, Solver
 from pathgp.thompson import Search, maximise
 from pathgp.thompson.maximise import candidate_scale, candidates, check_bounds, maxima
 
@@ -68,7 +68,7 @@ def optimise(settings: Settings) -> Result:
     """The largest value after each step, what the steps took, and how far the solves came.
 
     All methods of one seed and length scale start from the same data of the same function. Each step draws new
-    samples and solves from zero, as in the paper.
+    samples and solves from zero, as in the paper. After a solve that diverges nothing more is found.
     """
     d, initial, batch = settings["inputs"], settings["initial"], settings["batch"]
     kernel = Matern32(settings["lengthscale"])
@@ -81,10 +81,14 @@ def optimise(settings: Settings) -> Result:
     search = Search(**settings["search"])
     X = jax.random.uniform(start, (initial, d))
     y = observed(g, X, gp, jax.random.fold_in(noise, 0))
-    found: dict[str, list[float]] = {"best": [float(jnp.max(y))], "seconds": [], "solve_seconds": [], "residual": []}
+    found: dict[str, Any] = {"best": [float(jnp.max(y))], "seconds": [], "solve_seconds": [], "residual": []}
     for step in range(1, settings["steps"] + 1):
         clock, step_key = time.perf_counter(), jax.random.fold_in(loop, step)
-        points, took, residual = next_points(settings, gp, X, y, search, step_key)
+        try:
+            points, took, residual = next_points(settings, gp, X, y, search, step_key)
+        except DivergenceError as error:  # nothing to evaluate, now and then: it gains no more
+            found["best"] += [found["best"][-1]] * (settings["steps"] + 1 - step)
+            return found | {"failed": f"step {step}: {error}"}
         found["seconds"].append(time.perf_counter() - clock)
         found["solve_seconds"].append(took)
         found["residual"].append(residual)

@@ -10,20 +10,24 @@ ROUNDING = 0.005
 LEAST_ERROR = 0.0025
 
 RULE = (
-    "A number, of which less is better, agrees with the paper's where they differ by at most 0.005 (its rounding) and "
-    "two standard errors of the difference, √(1 + 5/n) times the paper's for n splits here and five there, where the "
-    "paper's ± 0.00 is taken as 0.0025; else it is better or worse. A claim about behaviour is one measured number "
-    "with a limit: it agrees where the number is within the limit, and differs where it is not. What was not measured "
-    "is not run, with the reason."
+    "A number, of which less is better, agrees with that of the authors' runs on the same splits where they differ by "
+    "at most 0.005, the rounding of the paper's tables. Where theirs are not known split by split, it agrees with the "
+    "table's within rounding and two standard errors of the difference, √(1 + 5/n) times the paper's for n splits here "
+    "and five there, where the paper's ± 0.00 is taken as 0.0025. Else it is better or worse. A claim about behaviour "
+    "is one measured number with a limit: it agrees where the number is within the limit, and differs where it is not. "
+    "What was not measured is not run, with the reason."
 )
 
 
 class Number(NamedTuple):
-    """A number of the paper, of which less is better, beside ours: the mean over so many splits, None if not run."""
+    """A number of the paper, of which less is better, beside ours: the mean over so many splits, None if not run.
+
+    `paper_error` is None where the paper's is of the same splits.
+    """
 
     what: str
     paper: float
-    paper_error: float
+    paper_error: float | None
     ours: float | None
     splits: int = 1
     why: str = ""
@@ -35,6 +39,8 @@ class Number(NamedTuple):
         >>> round(Number("RMSE", 0.35, 0.01, 0.36, splits=5).tolerance, 4)
         0.0333
         """
+        if self.paper_error is None:
+            return ROUNDING
         error = max(self.paper_error, LEAST_ERROR)
         return ROUNDING + 2 * error * math.sqrt(1 + PAPER_SPLITS / max(self.splits, 1))
 
@@ -50,8 +56,10 @@ class Number(NamedTuple):
     @property
     def cells(self) -> list[str]:
         """What the paper says, what was found here, and within what they agree."""
-        ours = self.why if self.ours is None else f"{self.ours:.3f}"
-        return [f"{self.paper:.2f} ± {self.paper_error:.2f}", ours, f"± {self.tolerance:.3f}"]
+        known = self.ours is not None and math.isfinite(self.ours)
+        ours = f"{self.ours:.3f} ({self.splits} splits)" if known else self.why
+        paper = f"{self.paper:.3f}" if self.paper_error is None else f"{self.paper:.2f} ± {self.paper_error:.2f}"
+        return [paper, ours, f"± {self.tolerance:.3f}"]
 
 
 class Behaviour(NamedTuple):

@@ -4,6 +4,7 @@ import time
 from types import TracebackType
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
@@ -17,7 +18,7 @@ from pathgp.sharding import any_process
 class Record:
     """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did.
 
-    Where the descent is `saved`, Ctrl-C goes on to whoever called it.
+    Where the descent is `saved`, or other processes take part in it, Ctrl-C goes on to whoever called it.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Record:
         if self._bar is not None:
             self._bar.close()
         self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
-        return self.interrupted and self.saved is None
+        return self.interrupted and self.saved is None and (self.mesh is None or jax.process_count() == 1)
 
     @property
     def left(self) -> float:

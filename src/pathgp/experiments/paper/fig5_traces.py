@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pathgp.experiments import published
 from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
 from pathgp.experiments.problems import Watch, at_weights, problem, rehearsed, solver_of
 from pathgp.experiments.scores import scores
@@ -25,7 +26,7 @@ SETS = {
     "paper": ("pol", "elevators", "bike"),
 }
 SETS["paper"] += ("protein", "keggdirected", "3droad", "song", "buzz", "houseelectric")
-LIMITS = {"smoke": (50, 60.0), "machine": (10_000, 120.0), "paper": (100_000, float(10**9))}
+LIMITS = {"smoke": (50, 60.0), "machine": (10_000, 90.0), "paper": (100_000, float(10**9))}
 """Steps of SGD, and seconds for each solver."""
 
 
@@ -44,13 +45,14 @@ class Traces(Experiment):
     def cells(self, scale: str) -> list[Cell]:
         """A cell for each data set and solver."""
         steps, seconds = LIMITS[scale]
-        options = [{"name": "SGD", "steps": steps, "max_seconds": seconds}]
-        options.append({"name": "CG", "steps": min(steps, 1000), "max_seconds": seconds})
-        return [
-            Cell(f"{name}-{solver['name'].lower()}", {**BASE[scale], "dataset": name, "solver": solver})
-            for name in SETS[scale]
-            for solver in options
-        ]
+        found = []
+        for name in SETS[scale]:
+            rate = published.SAMPLE_RATES.get(name, 0.1)
+            sgd = {"name": "SGD", "steps": steps, "sample_learning_rate": rate, "max_seconds": seconds}
+            for solver in (sgd, {"name": "CG", "steps": min(steps, 1000), "max_seconds": seconds}):
+                settings = {**BASE[scale], "dataset": name, "solver": solver}
+                found.append(Cell(f"{name}-{solver['name'].lower()}", settings))
+        return found
 
     def compute(self, settings: Settings) -> Result:
         """Scores on test rows at steps about 30 % apart."""

@@ -1,14 +1,14 @@
 """Figure 6: parallel Thompson sampling, with a small and a large budget for each solve."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathgp.experiments.base import Cell, Experiment, NotRun, Record, Result, Settings, Table, canvas, find
+from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
 from pathgp.experiments.thompson import RANDOM, illustrate, optimise
 from pathgp.experiments.verdicts import Behaviour, Claim, ratio
 from pathgp.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
-from pathgp.solvers import DivergenceError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,13 +90,8 @@ class Thompson(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """The best value by step. A solve that diverges is a reason why there is none."""
-        if settings["method"] == "illustration":
-            return illustrate(settings)
-        try:
-            return optimise(settings)
-        except DivergenceError as error:
-            raise NotRun(str(error)) from None
+        """The best value by step."""
+        return illustrate(settings) if settings["method"] == "illustration" else optimise(settings)
 
     def figure(self, records: list[Record]) -> "Figure":
         """Gains by step and by time for both budgets; below, gains by length scale, and one step in one dimension."""
@@ -141,9 +136,13 @@ class Thompson(Experiment):
         return [Table(caption, head, lines), _cost_table(records)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Those of the paper's section 4.2, on the seeds and length scales where both methods were run."""
-        why = "not run here yet"
-        pair = lambda a, b, budget: ratio(*paired_gains(records, a, b, budget))
+        """Those of the paper's section 4.2, on the seeds and length scales where both methods were run.
+
+        Of fewer than all seeds of the scale nothing is said.
+        """
+        seeds = len({record.settings["seed"] for record in records if record.settings["method"] in COLOURS})
+        why = f"not all {seeds} seeds were run"
+        pair = lambda a, b, budget: ratio(*paired_gains(records, a, b, budget, seeds))
         claims: list[Claim] = []
         for ours in ("SGD", "SDD", "SAP"):
             for other in ("CG", "SVGP"):
@@ -151,11 +150,12 @@ class Thompson(Experiment):
                 claims.append(Behaviour(what, f"gain of {other} / {ours}", pair(other, ours, SMALL), 1 / 1.3, why))
         for ours in ("SGD", "SDD", "SAP"):
             for other in ("CG", "SVGP"):
-                what = f"With the large budget {ours} gains at least as much as {other}, to a twentieth"
-                claims.append(Behaviour(what, f"gain of {other} / {ours}", pair(other, ours, LARGE), 1.05, why))
-        for ours in ("SAP", "SDD", "SGD", "CG", "SVGP"):
-            what = f"With the small budget random search gains less than half of {ours}"
-            claims.append(Behaviour(what, f"gain of random / {ours}", pair(RANDOM, ours, SMALL), 0.5, why))
+                what = f"With the large budget {ours} gains at least as much as {other}"
+                claims.append(Behaviour(what, f"gain of {other} / {ours}", pair(other, ours, LARGE), 1.0, why))
+        for budget in (SMALL, LARGE):
+            for ours in ("SAP", "SDD", "SGD", "CG", "SVGP"):
+                what = f"With the {budget} budget random search gains less than half of {ours}"
+                claims.append(Behaviour(what, f"gain of random / {ours}", pair(RANDOM, ours, budget), 0.5, why))
         return claims
 
 
@@ -201,8 +201,10 @@ def standard_error(values: np.ndarray) -> np.ndarray:
 
 def seconds(runs: list[Record]) -> np.ndarray:
     """The time by step: medians over runs, for the first run of a process compiles, and the machine has other work."""
+    steps = len(gain_curve(runs[0])) - 1
     taken = [run.result["seconds"] for run in runs if run.result is not None]
-    return np.concatenate([[0.0], np.cumsum(np.median(taken, axis=0))])
+    filled = [[*times, *[0.0] * (steps - len(times))] for times in taken]  # nothing is done after a divergence
+    return np.concatenate([[0.0], np.cumsum(np.median(filled, axis=0))])
 
 
 def by_scale(runs: list[Record]) -> dict[float, float]:
@@ -211,14 +213,18 @@ def by_scale(runs: list[Record]) -> dict[float, float]:
     return {ell: float(np.mean([gain_curve(run)[-1] for run in find(runs, lengthscale=ell)])) for ell in scales}
 
 
-def paired_gains(records: list[Record], one: str, other: str, budget: str) -> tuple[float | None, float | None]:
-    """The mean gains of two methods over the seeds and length scales where both were run."""
+def paired_gains(
+    records: list[Record], one: str, other: str, budget: str, seeds: int
+) -> tuple[float | None, float | None]:
+    """The mean gains of two methods over the length scales for which both were run with so many seeds."""
     problem = lambda run: (run.settings["lengthscale"], run.settings["seed"])
     first, second = (
         {problem(run): float(gain_curve(run)[-1]) for run in runs_of(records, method, budget)}
         for method in (one, other)
     )
     both = sorted(set(first) & set(second))
+    counts = Counter(lengthscale for lengthscale, _ in both)
+    both = [pair for pair in both if counts[pair[0]] >= seeds]
     if not both:
         return None, None
     return float(np.mean([first[key] for key in both])), float(np.mean([second[key] for key in both]))
@@ -231,6 +237,9 @@ def _gain_text(runs: list[Record]) -> str:
     return f"{gains.mean():.2f} ± {float(standard_error(gains)):.2f} ({len(gains)})"
 
 
+MEASURED = ("solve_seconds", "seconds", "residual")
+
+
 def _cost_table(records: list[Record]) -> Table:
     """What solves took, so that it can be seen how equal the budgets are."""
     lines = []
@@ -238,9 +247,8 @@ def _cost_table(records: list[Record]) -> Table:
         for method in SOLVERS:
             runs = [run.result for run in runs_of(records, method, budget) if run.result is not None]
             if runs:
-                solve = np.median([run["solve_seconds"] for run in runs])
-                step = np.median([run["seconds"] for run in runs])
-                residual = np.median([run["residual"] for run in runs])
+                medians = (np.median(np.concatenate([run[n] for run in runs])) for n in MEASURED)
+                solve, step, residual = medians
                 lines.append([method, budget, f"{solve:.2f}", f"{step:.2f}", f"{residual:.1e}"])
     caption = (
         "Medians over all steps: seconds of a solve and of a step with its maximisation, and the residual of samples "
