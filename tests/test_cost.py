@@ -50,6 +50,19 @@ def test_solvers_compute_as_many_entries_as_the_model_says(solver, work):
     assert sum(COMPUTED) == pytest.approx(work.entries, rel=0.1)  # and some for the factors, which count as flops
 
 
+def test_processes_share_the_work_and_float64_takes_twice_the_room():
+    size = 200_000, 10, 64, "sap"
+    one, four = (estimate(*size, rates=ENTRY, processes=p) for p in (1, 4))
+    assert four.seconds == pytest.approx(one.seconds / 4)
+    columns, inputs, N = 18 * 65, 4 * 10, 200_000
+    assert one.bytes - four.bytes == 4 * N * (0.75 * (columns + inputs) - (2 * 65 + 10))
+    with jax.enable_x64(True):
+        wide = estimate(*size, rates=ENTRY)
+    assert wide.bytes - one.bytes == pytest.approx(
+        4 * N * (columns + inputs + 10)
+    )  # and factors as large as they may be
+
+
 @pytest.mark.parametrize("rows", [4000, 4001, 250_000, 250_001])
 def test_the_solver_of_auto_is_the_one_that_it_chooses(rows):
     chosen = Auto().choose(System(Matern32(1.0), jnp.zeros((rows, 1)), jnp.asarray(0.1))).solver

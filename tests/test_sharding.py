@@ -229,6 +229,12 @@ def assert_steps_reduce_batches(steps):
     # also the noise of the batch and its mean, the features, the norms of the gradient, which columns are samples
     others = [(batch,), (), (), (100, columns), (columns,), (columns,)]
     assert steps["SGD"] == reduced((batch, inputs), (batch, columns), *others)
+    local, rank = 126, 20
+    sums = reduced((columns,), (columns,), (rank, columns))  # two inner products, and the preconditioner's
+    assert steps["CG"] == [*sums, ["collective-permute", local, inputs], ["collective-permute", local, columns]]
+    for name in ("InducingCG", "InducingSGD"):  # points, batches and features: none grows with the rows
+        assert steps[name]
+        assert all(max(told[1:], default=0) <= max(batch, 100) < local for told in steps[name])
 
 
 def test_a_whole_product_passes_rows_round_and_a_prediction_is_reduced_once(devices):

@@ -27,8 +27,8 @@ from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
 from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
 from pathgp.tiles import tiled_product
 
-FLOAT, DOUBLE = 4, 8
-"""Bytes of a number in float32, and in float64."""
+DOUBLE = 8
+"""Bytes of a number in float64."""
 
 PASSES, SAP_PASSES, CG_STEPS = 3, 20, 60
 """Assumed of Auto (it took two to four), of SAP until its own tolerance, and of CG."""
@@ -41,6 +41,11 @@ STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_
 
 STARTING_FLOPS, LEVEL_FLOPS = 1.4e12, 2.3e11
 """How long compiling takes, and for each half of the rows, in operations of a product of matrices."""
+
+
+def float_bytes() -> int:
+    """Of a number as it is computed with: float32, or float64 where that is enabled."""
+    return jnp.result_type(float).itemsize
 
 
 class Rates(NamedTuple):
@@ -99,11 +104,12 @@ def estimate(
     max_seconds: float | None = None,
     held_bytes: float | None = None,
     rates: Rates | None = None,
+    processes: int = 1,
 ) -> Estimate:
     """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
 
     `held_bytes` are those of the table in memory, 4 N (d + 2) unless given. Without `rates` they are measured first,
-    which takes a second.
+    which takes a second. Of a job of several `processes` it is what each of them takes, on a machine of its own.
 
     >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
     >>> print(found.solver)
@@ -111,19 +117,19 @@ def estimate(
     """
     rates = rates or measured_rates(inputs, num_samples + 1)
     work, size = work_of(solver, rows, num_samples + 1, points), (rows, inputs, num_samples + 1)
-    learning, solving = learning_seconds(rows, rates), solving_seconds(work, size, rates)
+    learning, solving = learning_seconds(rows, rates), solving_seconds(work, size, rates) / processes
     if max_seconds is not None:
         learning = min(learning, max_seconds / 2)
         solving = min(solving, max_seconds - learning)
     table = table_bytes(rows, inputs) if held_bytes is None else held_bytes
     kept = compiled_bytes(rows) + table
-    most = max(learning_bytes(rows), solving_bytes(work, size))
+    most = max(learning_bytes(rows), solving_bytes(work, size, processes))
     return Estimate(compiling_seconds(rows, rates) + learning + solving, kept + most, work.solver)
 
 
 def table_bytes(rows: int, inputs: int) -> float:
     """Of a table that was read: inputs as they are computed with, and the target in float64."""
-    return rows * (FLOAT * inputs + DOUBLE)
+    return rows * (float_bytes() * inputs + DOUBLE)
 
 
 def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
@@ -143,7 +149,7 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> 
     """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
     s = SOLVERS["sap"]()
     block, kept = min(s.block_size if block is None else block, N), s.factor_bytes
-    factors = FLOAT * N * block
+    factors = float_bytes() * N * block
     visits = 1 if factors <= kept else passes
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
     name = f"SAP, {passes} passes"
@@ -156,7 +162,7 @@ def _auto(N: int, c: int) -> Work:
     if N <= PROJECTED_ROWS:
         return _sap(N, c, PASSES, 1024)
     part = _sap(SUBSET_ROWS, c, PASSES, 1024)
-    held = FLOAT * SUBSET_ROWS * c * part.columns + part.bytes
+    held = float_bytes() * SUBSET_ROWS * c * part.columns + part.bytes
     name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
     return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held)
 
@@ -168,7 +174,7 @@ def _subset(N: int, c: int) -> Work:
 
 def _cg(N: int, c: int) -> Work:
     rank = SOLVERS["cg"]().rank
-    name, held = f"CG, {CG_STEPS} steps", 4 * FLOAT * N * rank
+    name, held = f"CG, {CG_STEPS} steps", 4 * float_bytes() * N * rank
     return Work(name, entries=CG_STEPS * N**2, flops=6 * N * rank**2, columns=11, inputs=4, bytes=held)
 
 
@@ -181,7 +187,7 @@ def _sdd(N: int, c: int) -> Work:
 def _sgd(N: int, c: int) -> Work:
     s = SOLVERS["sgd"]()
     entries, again = s.steps * N * (2 * s.batch_size + s.num_features), s.steps * N * s.num_features
-    name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * FLOAT * N * s.num_features
+    name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * float_bytes() * N * s.num_features
     return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held)
 
 
@@ -191,7 +197,7 @@ def _inducing(N: int, c: int, M: int) -> Work:
     passes = 1.1 * steps
     entries = (passes + 1) * N * M + passes * M**2
     flops = M**3 + steps * 4 * M**2 * c
-    name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * FLOAT * M**2
+    name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * float_bytes() * M**2
     return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=3.5, inputs=3, bytes=held)
 
 
@@ -205,10 +211,14 @@ WORKS: dict[str, Callable[[int, int], Work]] = {
 }
 
 
-def solving_bytes(work: Work, size: tuple[int, int, int]) -> float:
-    """What is alive at once in a solve of N rows, d inputs and c columns."""
+def solving_bytes(work: Work, size: tuple[int, int, int], processes: int = 1) -> float:
+    """What is alive at once in a solve of N rows, d inputs and c columns.
+
+    Several processes have a share each, after a start at which all have the inputs and right-hand sides whole.
+    """
     N, d, c = size
-    return FLOAT * N * (work.columns * c + work.inputs * d) + work.bytes
+    split = float_bytes() * N * (work.columns * c + work.inputs * d) / processes
+    return split + work.bytes + (0 if processes == 1 else float_bytes() * N * (2 * c + d))
 
 
 def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> float:
@@ -253,7 +263,7 @@ def compiled_bytes(N: int) -> float:
 
 def learning_bytes(N: int) -> float:
     """Distances of the rows of a pool to the last few thousand, E = N/2^levels, of which there are two at a time."""
-    return 2 * FLOAT * 2 * POOL_ROWS * (E := N / 2 ** levels(N)) * E / N if N > PREFIX_ROWS else 0.0
+    return 2 * float_bytes() * 2 * POOL_ROWS * (E := N / 2 ** levels(N)) * E / N if N > PREFIX_ROWS else 0.0
 
 
 def measured_rates(inputs: int, columns: int) -> Rates:

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches, row_count
 
 MOST_CATEGORIES = 100
+MOST_VALUES = 200_000
+"""Of a column, from which its median is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +119,9 @@ class Encoding:
         if held:
             yield _stacked(held)
 
-    def read(self, path: pathlib.Path, dtype: Any = np.float32) -> "Rows":
-        """Inputs and target of all rows: once in memory if the file says how many there are, else twice for a while."""
-        count, blocks = row_count(path), self.blocks(path, with_target=True)
+    def read(self, path: pathlib.Path, dtype: Any = np.float32, count: int | None = None) -> "Rows":
+        """Inputs and target of all rows: once in memory if it is known how many there are, else twice for a while."""
+        count, blocks = row_count(path) if count is None else count, self.blocks(path, with_target=True)
         first, y_first = next(blocks)
         origin = np.sort(first, axis=0)[len(first) // 2]
         rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
@@ -141,8 +143,14 @@ class Encoding:
             return Rows(*_stacked(list(stream)), origin)
         X, y, done = np.empty((count, len(origin)), dtype), np.empty(count), 0
         for X_block, y_block in stream:
-            here = slice(done, done + len(y_block))
-            X[here], y[here], done = X_block, y_block, here.stop
+            here = slice(done, done := done + len(y_block))
+            if done > count:
+                break
+            X[here], y[here] = X_block, y_block
+        if done != count:
+            raise ValueError(
+                f"{path} had {count:,} rows when it was looked at first, and has others now: fit it again."
+            )
         return Rows(X, y, origin)
 
 
@@ -170,8 +178,8 @@ def learn_encoding(
     drop: Sequence[str] = (),
     one_hot: Sequence[str] | None = None,
     impute: bool = False,
-) -> Encoding:
-    """How the columns of a table become inputs: `columns`, or all but the target and `drop`.
+) -> tuple[Encoding, int]:
+    """How the columns of a table become inputs, `columns` or all but the target and `drop`; and how many rows it has.
 
     Columns of text are refused unless `one_hot` names them, or is empty, which means all of them; None means none.
     Missing values are refused unless `impute`. The file is read once.
@@ -199,13 +207,14 @@ def learn_encoding(
         if present[name] not in ((NUMBER,) if name == target else (NUMBER, BOOLEAN, TEXT)):
             raise ValueError(f"{path}: column {name!r} holds {present[name]}: turn it into numbers first.")
     kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
-    return Encoding(target, tuple(_scan(path, kinds, target, impute)))
+    columns, rows = _scan(path, kinds, target, impute)
+    return Encoding(target, columns), rows
 
 
-def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool) -> Iterator[Column]:
-    """Each column with its categories and, if asked for, what to put where a value is missing."""
+def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool) -> tuple[tuple[Column, ...], int]:
+    """Each column with its categories and, if asked for, what to put where a value is missing; and the rows."""
     categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
-    values: dict[str, list[np.ndarray]] = {name: [] for name, kind in kinds.items() if kind != TEXT}
+    values = {name: _Some() for name, kind in kinds.items() if kind != TEXT}
     missing, infinite, rows = Counter[str](), Counter[str](), 0
     for batch in read_batches(path, {**kinds, target: NUMBER}):
         rows += batch.num_rows
@@ -221,7 +230,7 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
                 missing[name] += int(np.isnan(x).sum())
                 infinite[name] += int(np.isinf(x).sum())
                 if impute:
-                    values[name].append(x)
+                    values[name].add(x)
     if not rows:
         raise ValueError(f"{path} has no rows below its header.")
     for name in kinds:
@@ -234,12 +243,35 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
             f"{path}: values are missing in {', '.join(f'{n!r} ({c} of {rows})' for n, c in absent.items())}: remove "
             "those rows or columns, or add --impute to put the median or the most frequent category there."
         )
+    columns = []
     for name, kind in kinds.items():
         if kind == TEXT:
             fill = categories[name].most_common(1)[0][0] if impute else None
-            yield Column(name, kind, tuple(sorted(categories[name])), fill)
+            columns.append(Column(name, kind, tuple(sorted(categories[name])), fill))
         else:
-            yield Column(name, kind, (), float(np.nanmedian(np.concatenate(values[name]))) if impute else None)
+            columns.append(Column(name, kind, (), values[name].median if impute else None))
+    return tuple(columns), rows
+
+
+class _Some:
+    """Values of a column: all, or above `MOST_VALUES` a random half, quarter, … of them, so that memory is bounded."""
+
+    def __init__(self) -> None:
+        self.kept: list[np.ndarray] = []
+        self.share = 1.0
+        self.rng = np.random.default_rng(0)
+
+    def add(self, x: Float[np.ndarray, "n"]) -> None:
+        """Looks at more of them."""
+        self.kept.append(x if self.share == 1 else x[self.rng.random(len(x)) < self.share])
+        while sum(map(len, self.kept)) > MOST_VALUES:
+            half = np.concatenate(self.kept)
+            self.kept, self.share = [half[self.rng.random(len(half)) < 0.5]], self.share / 2
+
+    @property
+    def median(self) -> float:
+        """Of those that are not missing."""
+        return float(np.nanmedian(np.concatenate(self.kept)))
 
 
 def _floats(values: pa.Array) -> Float[np.ndarray, "n"]:

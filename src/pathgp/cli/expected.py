@@ -2,6 +2,8 @@
 
 import argparse
 
+import jax
+
 from pathgp.checks import at_least
 from pathgp.cost import Estimate, Rates, estimate, table_bytes
 from pathgp.memory import memory_limit
@@ -55,6 +57,7 @@ def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int,
         max_seconds=options.max_seconds,
         held_bytes=table_bytes(held, inputs),
         rates=rates,
+        processes=jax.process_count(),
     )
 
 

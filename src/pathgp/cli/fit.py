@@ -105,13 +105,13 @@ def run(arguments: argparse.Namespace) -> None:
     checkpoint = checkpoint_of(a, tell)
     refuse_too_large(a)
     tell(f"reading {a.file}.")
-    encoding = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
-    rows = encoding.read(a.file, jnp.result_type(float))
-    (N, inputs), y = rows.X.shape, rows.y
+    encoding, N = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     train, test = split(N, a.test_share, a.seed)
-    check_target(a.file, a.target, y[train])
+    inputs = len(encoding.inputs)
     estimate = expected(a, N, len(train), inputs)
     tell(f"this will take {estimate}.")
+    rows = encoding.read(a.file, jnp.result_type(float), N)
+    check_target(a.file, a.target, rows.y[train])
     early = "ends it early" if checkpoint is None else "stops it, to be resumed"
     tell(f"learning {a.target!r} from {len(train):,} rows with {inputs} inputs (Ctrl-C {early}).")
     with together():
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> None:
         if len(test):
             tell(f"judging on {len(test):,} held-out rows.")
             try:
-                result["held_out"] = scores(y[test], *fitted.predict(rows.some(test).inputs))
+                result["held_out"] = scores(rows.y[test], *fitted.predict(rows.some(test).inputs))
             except KeyboardInterrupt:
                 raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
             report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
