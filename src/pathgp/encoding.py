@@ -207,8 +207,8 @@ def learn_encoding(
         if present[name] not in ((NUMBER,) if name == target else (NUMBER, BOOLEAN, TEXT)):
             raise ValueError(f"{path}: column {name!r} holds {present[name]}: turn it into numbers first.")
     kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
-    columns, rows = _scan(path, kinds, target, impute)
-    return Encoding(target, columns), rows
+    scanned, rows = _scan(path, kinds, target, impute)
+    return Encoding(target, scanned), rows
 
 
 def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool) -> tuple[tuple[Column, ...], int]:
