@@ -1,3 +1,4 @@
+import errno
 import os
 
 import pytest
@@ -14,6 +15,17 @@ def test_a_file_is_replaced_whole_with_ordinary_permissions(tmp_path):
     ordinary = tmp_path / "ordinary"
     ordinary.touch()
     assert path.stat().st_mode == ordinary.stat().st_mode
+
+
+def test_a_full_disk_is_a_sentence_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"figures.json could not be written, since the disk is full") as caught:
+        write_atomically(tmp_path / "figures.json", b"new")
+    assert (caught.value.errno, caught.value.strerror) == (errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -356,6 +357,14 @@ def test_a_job_that_cannot_be_joined_is_refused_at_once(arguments, sentence, mon
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match=sentence):
         distributed.join(**arguments)
+
+
+def test_a_coordinator_that_does_not_answer_is_a_sentence():
+    code = f"from pathgp import distributed; distributed.join({free_address()!r}, 1, 2, timeout=2)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert run.returncode != 0
+    assert re.search(r"pathgp: The coordinator 127.0.0.1:\d+ did not answer within 2 seconds", run.stderr)
+    assert distributed.LOST not in run.stderr
 
 
 def test_variables_of_the_environment_are_read(monkeypatch):

@@ -19,6 +19,11 @@ from jax.sharding import Mesh
 
 LOST = "another process of the job is gone, so this one cannot go on: see what that one said last, and start all again."
 
+UNANSWERED = (
+    "did not answer within {} seconds, or not all processes came: see that process 0 runs there, that its port can be "
+    "reached, and that all are started with the same num_processes."
+)
+
 HERALD = """
 import os, sys
 while said := os.read(0, 64):
@@ -66,10 +71,13 @@ def join(
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # read on CPUs only
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, identity, number = settings.values()
+    where = "The coordinator" if address is None else f"The coordinator {address}"
+    waiting = _leave_a_sentence(f"{where} {UNANSWERED.format(timeout)}")
     jax.distributed.initialize(
         address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
     )
-    _leave_a_sentence()
+    _leave_a_sentence(LOST)
+    os.close(waiting)
     with _stdout_as_stderr():  # on which Gloo greets its peers when they first meet
         multihost_utils.sync_global_devices("join")
 
@@ -118,19 +126,20 @@ def together() -> Iterator[None]:
         raise
 
 
-def _leave_a_sentence() -> None:
-    """Has the loss of another process said in a sentence, after the pages that JAX says.
+def _leave_a_sentence(sentence: str) -> int:
+    """Has a sentence said when JAX aborts, after the pages that JAX says; until what is returned is closed.
 
     JAX ends a process that has lost another by abort(), in the midst of whatever it does, and no Python runs then. But
     the number of the signal is still written to Python's wakeup pipe, at the end of which a small process waits.
     """
     end, start = os.pipe()
     os.set_blocking(start, False)
-    command = [sys.executable, "-S", "-c", HERALD, str(int(signal.SIGABRT)), LOST]
+    command = [sys.executable, "-S", "-c", HERALD, str(int(signal.SIGABRT)), sentence]
     subprocess.Popen(command, stdin=end, stdout=subprocess.DEVNULL, start_new_session=True)
     os.close(end)
     signal.signal(signal.SIGABRT, lambda *_: None)
     signal.set_wakeup_fd(start, warn_on_full_buffer=False)
+    return start
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Files appear whole or not at all."""
 
+import errno
 import json
 import os
 import pathlib
@@ -14,6 +15,19 @@ TENSOR_TYPES = {
     **{f"{sign}int{bits}": f"{letter}{bits}" for sign, letter in (("", "I"), ("u", "U")) for bits in (8, 16, 32, 64)},
 }
 """What safetensors calls the types of NumPy."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a system says of a disk, or of a share of it, that is full."""
+
+
+class DiskFullError(OSError):
+    """There is no room for a file."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.filename} could not be written, since the disk is full; what was there before is unchanged. Make "
+            "room, or name another place."
+        )
 
 
 @contextmanager
@@ -32,6 +46,10 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFullError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 

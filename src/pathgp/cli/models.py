@@ -151,7 +151,10 @@ def load(path: pathlib.Path) -> Fitted:
     model.single_target_ = True  # also where it was fitted to a table of one column
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
-        encoding = Encoding.from_json(stored.pop("encoding"))
+        try:
+            encoding = Encoding.from_json(stored.pop("encoding"))
+        except (AttributeError, KeyError, TypeError):
+            raise ValueError(f"{path} is damaged: what it says of its columns cannot be read. Fit it again.") from None
     else:
         names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
         if names is None:
