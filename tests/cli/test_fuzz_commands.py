@@ -1,7 +1,10 @@
 """Arguments and tables of chance: exit code 0 or 2, a sentence, never a traceback, and nothing half-written."""
 
 import contextlib
+import dataclasses
 import io
+import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -12,13 +15,15 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet
 
 from pathgp.cli import main, models
+from pathgp.thompson import loop
 
 AS_OFTEN = settings(
-    max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 NUMBERS = st.sampled_from(["0", "1", "-1", "0.5", "7", "nan", "inf", "1e400", "9" * 30, "1_000", "", "oak", "٣", "0x1"])
 COLUMNS = st.sampled_from(["size", "colour", "age", "price", "y", "", " ", "--", "é", "size,age", "None"])
 FILES = st.sampled_from(["{table}", "{model}", "{folder}", "{folder}/none.csv", "{folder}/x.parquet", "/dev/null", ""])
+MADE = ("out", "out.csv", "out.csv.gz", "out.parquet", "out.png", "x.parquet", "none.csv")
 OUTS = st.sampled_from(["{folder}/out.csv", "{folder}/out.csv.gz", "{folder}/out.parquet", "{folder}/out", "{table}"])
 
 
@@ -32,11 +37,31 @@ OPTIONS = {
         *(option("--target", COLUMNS), option("--columns", COLUMNS, COLUMNS), option("--drop", COLUMNS)),
         *(option("--one-hot"), option("--one-hot", COLUMNS), option("--impute"), option("--kernel", COLUMNS)),
         *(option(name, NUMBERS) for name in ("--noise", "--num-samples", "--max-seconds", "--seed", "--test-share")),
+        *(option(name, NUMBERS) for name in ("--points", "--memory", "--checkpoint-seconds", "--process-id")),
+        *(option("--solver", COLUMNS), option("--solver", st.just("inducing")), option("--resume")),
+        option("--checkpoint", FILES),
     ],
     "predict": [option("--quantiles", NUMBERS), option("--quantiles", NUMBERS, NUMBERS), option("--chunk", NUMBERS)],
     "sample": [option("--num-samples", NUMBERS), option("--chunk", NUMBERS)],
     "evaluate": [],
     "info": [],
+    "suggest": [
+        *(option("--n", NUMBERS), option("--seed", NUMBERS), option("--maximise"), option("--minimise")),
+        *(option("--target", COLUMNS), option("--state", FILES), option("--pending", FILES), option("--bounds", FILES)),
+    ],
+    "plot": [option("--kind", st.sampled_from(["residuals", "relevance", "map", "posterior", "oak"]))],
+    "data": [option("list"), option("list", COLUMNS)],
+    "experiment": [
+        *(option("list"), option("run", COLUMNS), option("report"), option("--scale", COLUMNS)),
+        *(option("--minutes", NUMBERS), option("--only", COLUMNS)),
+    ],
+    "bench": [
+        option("solve"),
+        option("learn"),
+        option("predict"),
+        option("--n", NUMBERS),
+        option("--dataset", COLUMNS),
+    ],
 }
 LIKELY = {
     "fit": ["fit", "{table}", "--target", "price", "--out", "{folder}/out", "--one-hot"],
@@ -44,6 +69,11 @@ LIKELY = {
     "sample": ["sample", "{model}", "{table}", "--out", "{folder}/out.csv"],
     "evaluate": ["evaluate", "{model}", "{table}"],
     "info": ["info", "{model}"],
+    "suggest": ["suggest", "{table}", "--target", "price", "--bounds", "{bounds}"],
+    "plot": ["plot", "{model}", "{table}", "--out", "{folder}/out.png"],
+    "data": ["data", "list"],
+    "experiment": ["experiment", "list"],
+    "bench": ["bench", "solve", "--dataset", "none"],
 }
 
 
@@ -72,13 +102,28 @@ TABLES = st.one_of(
 )
 
 
+RANGES = st.one_of(
+    st.sampled_from(
+        [[0, 200], [0, 90], {"integer": [0, 90]}, {"choices": ["red", "blue"]}, {"real": [1, 9], "log": True}]
+    ),
+    st.sampled_from([None, "oak", [], [1], [2, 1], [0, 0], ["a", "b"], {}, {"integer": [0.5, 2]}, {"choices": []}, 7]),
+)
+NAMED = st.dictionaries(st.sampled_from(["size", "colour", "age", "price", "é"]), RANGES, max_size=3)
+BOUNDS = st.one_of(
+    st.just({"size": [0, 200], "colour": {"choices": ["red", "blue"]}, "age": {"integer": [0, 90]}}).map(json.dumps),
+    NAMED.map(json.dumps),
+    RANGES.map(json.dumps),
+    st.sampled_from(["", "{", "[" * 9999, '{"size": [NaN, 1]}', '{"size": [0, 1e999]}', "é"]),
+)
+
+
 def snapshot(folder):
     return {path: path.read_bytes() for path in folder.iterdir()}
 
 
 def run(words, folder, model):
     """The exit code, and what stands on stderr."""
-    names = {"table": folder / "table.csv", "folder": folder, "model": model}
+    names = {"table": folder / "table.csv", "bounds": folder / "bounds.json", "folder": folder, "model": model}
     said, printed = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
         try:
@@ -99,18 +144,25 @@ def quick(fitted, monkeypatch):
         assert rows.X.shape == (len(rows.y), len(encoding.inputs))
         return models.Fitted(learned.model, learned.encoding, {"rows": len(rows.y)})
 
+    def designed(settings, state, num):
+        points, end = loop.design(settings, state.designed, num, state.taken)
+        return points, dataclasses.replace(state, designed=end)
+
     monkeypatch.setattr(models.Fitted, "fit", learn)
+    monkeypatch.setattr("pathgp.thompson.sampler.propose", designed)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a benchmark was begun"))
     monkeypatch.setattr(models, "load", lambda path, load=models.load: learned if path == fitted.model else load(path))
     return fitted.model
 
 
 @AS_OFTEN
-@given(words=commands(), table=TABLES)
-def test_a_command_of_chance_ends_with_a_sentence(quick, tmp_path, words, table):
+@given(words=commands(), table=TABLES, bounds=BOUNDS)
+def test_a_command_of_chance_ends_with_a_sentence(quick, tmp_path, words, table, bounds):
     folder = tmp_path
     for path in folder.iterdir():
         path.unlink()
     (folder / "table.csv").write_bytes(table)
+    (folder / "bounds.json").write_text(bounds)
     before = snapshot(folder)
     code, said = run(words, folder, quick)
     assert code in (0, 2), (words, table, said)
@@ -121,7 +173,7 @@ def test_a_command_of_chance_ends_with_a_sentence(quick, tmp_path, words, table)
         last = said.splitlines()[-1]
         assert last.startswith("pathgp")
         assert ": error: " in last or last.endswith("."), last
-    assert after.keys() <= before.keys() | {folder / name for name in ("out", "out.csv", "out.csv.gz", "out.parquet")}
+    assert after.keys() <= before.keys() | {folder / name for name in MADE}
 
 
 @settings(AS_OFTEN, max_examples=50)
