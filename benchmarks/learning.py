@@ -23,6 +23,8 @@ SMALL, LARGE = (
 METHODS = ("published", "nearest", "neighbourhoods", "pathwise")
 TEST_ROWS = {"houseelectric": 10_000}
 TIMEOUT = 3600.0
+ALL_PAIRS = ("houseelectric", "britainmagnetic", "beijingair")
+"""Sets with so many rows that the passes over all pairs of them which `Pathwise` takes would last for hours."""
 
 
 def published(dataset):
@@ -37,6 +39,8 @@ def published(dataset):
 
 def learned(dataset, method):
     """One method on one data set, or why there is no figure."""
+    if method == "pathwise" and dataset in ALL_PAIRS:
+        return {"failed": "too many pairs of rows"}
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "learned.json"
         command = [sys.executable, "-m", "pathgp", "bench", "learn", "--dataset", dataset, "--method", method]

@@ -70,7 +70,7 @@ def solve_table(stored: dict) -> list[str]:
 
 def learning_table(stored: dict) -> list[str]:
     """A line for each data set: test scores with the published hyperparameters, and with those of each method."""
-    names = {"nearest": "`NearestNeighbour()`", "neighbourhoods": "`Neighbourhoods()`", "pathwise": "and `Pathwise()`"}
+    names = {"nearest": "`NearestNeighbour()`", "pathwise": "and `Pathwise()`", "neighbourhoods": "`Neighbourhoods()`"}
     methods = [name for name in names if any(r["method"] == name for r in stored["results"])]
     heads = [f"{names[name]}: RMSE / NLL | s | GB" for name in methods]
     lines = [f"| | published: RMSE / NLL | {' | '.join(heads)} |", "|---|" + "---:|" * (1 + 3 * len(methods))]

@@ -24,7 +24,7 @@ NORMS = {
 }
 BASE = {
     "smoke": {"rows": 300, "steps": 50, "max_seconds": 60.0, "test_rows": None},
-    "machine": {"rows": None, "steps": 20_000, "max_seconds": 90.0, "test_rows": None},
+    "machine": {"rows": None, "steps": 20_000, "max_seconds": 60.0, "test_rows": None},
     "paper": {"rows": None, "steps": 100_000, "max_seconds": float(10**9), "test_rows": None},
 }
 SETS = {

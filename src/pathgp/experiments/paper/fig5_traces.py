@@ -26,7 +26,7 @@ SETS = {
     "paper": ("pol", "elevators", "bike"),
 }
 SETS["paper"] += ("protein", "keggdirected", "3droad", "song", "buzz", "houseelectric")
-LIMITS = {"smoke": (50, 60.0), "machine": (10_000, 90.0), "paper": (100_000, float(10**9))}
+LIMITS = {"smoke": (50, 60.0), "machine": (10_000, 60.0), "paper": (100_000, float(10**9))}
 """Steps of SGD, and seconds for each solver."""
 
 

@@ -24,7 +24,7 @@ SIZES: dict[str, Settings] = {
     "smoke": {"initial": 60, "batch": 4, "steps": 2, "features": 100, "seeds": 1, "lengthscales": [0.5]},
     "machine": {
         **{"initial": 2000, "batch": 100, "steps": 10, "features": 1000, "seeds": 5},
-        **{"lengthscales": [0.2, 0.3, 0.5]},
+        **{"lengthscales": [0.1, 0.2, 0.3, 0.4, 0.5]},
     },
     "paper": {
         **{"initial": 50_000, "batch": 1000, "steps": 30, "features": 2000, "seeds": 10},
