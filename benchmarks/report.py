@@ -33,7 +33,8 @@ NAMES = {
 
 
 def main() -> None:
-    for page in (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "local", "scaling"))):
+    pages = (ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "choosing", "local", "scaling"))
+    for page in (ROOT / "README.md", *pages):
         page.write_text(filled(page.read_text()))
 
 
@@ -245,6 +246,19 @@ def neighbours_table(stored: dict) -> list[str]:
     return lines
 
 
+def mutations_table(stored: dict) -> list[str]:
+    lines = ["| what was broken | in | the first test that failed |", "|---|---|---|"]
+    return lines + [
+        f"| {r['what']} | `{r['file']}` | {'**none**' if r['noticed'] is None else _test(r['noticed'])} |"
+        for r in stored["results"]
+    ]
+
+
+def _test(name: str) -> str:
+    file, *test = name.split("::", 1)
+    return f"`{pathlib.Path(file).name}`: {test[0].removeprefix('test_').replace('_', ' ') if test else ''}"
+
+
 def fits_table(stored: dict) -> list[str]:
     lines = [
         "| `pathgp fit --solver` | rows | samples | seconds | estimate | ratio | peak GB | estimate | ratio |",
@@ -276,6 +290,7 @@ TABLES = {
     "kernel": kernel_table,
     "learning": learning_table,
     "neighbours": neighbours_table,
+    "mutations": mutations_table,
     "maximise": maximise_table,
     "optimise": optimise_table,
     "splits": splits_table,
