@@ -1,3 +1,4 @@
+import base64
 import json
 import re
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from pathgp.experiments.paper import fig1_toy, fig2_inducing, fig2_variance, tab
 from pathgp.experiments.problems import Curve, Watch
 from pathgp.experiments.verdicts import Behaviour, Number, summary
 from pathgp.kernels import Matern32
-from pathgp.solvers import Snapshot
+from pathgp.solvers import DivergenceError, Snapshot
 from pathgp.system import System
 
 ALL = paper.experiments()
@@ -85,6 +86,7 @@ def test_the_list_names_every_experiment(capsys):
         (["run", "toy", "--out", "FILE"], "is a file: name a folder"),
         (["report", "--scale", "huge", "--out", "OUT"], "--scale is 'huge'"),
         (["report", "--out", "OUT/nowhere"], "is not a folder"),
+        (["report", "--out", "OUT", "--published", "FILE"], "file is not a folder: name one with NAME.png"),
     ],
 )
 def test_bad_names_are_a_sentence_and_exit_code_2(command, sentence, tmp_path, capsys):
@@ -193,6 +195,27 @@ def test_a_section_says_what_was_found_and_what_was_not_run_and_escapes_text(tmp
     assert "Not run: n-3 (three is missing)." in section.html
     assert "2 of 3 cells" in section.html
     assert "<td>n-2</td><td>4</td>" in section.html
+
+
+def test_a_figure_of_the_paper_stands_beside_ours_where_the_user_has_it(tmp_path):
+    squares = Squares()
+    base.run(squares, "smoke", tmp_path)
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "squares.png").write_bytes(b"theirs")
+    html = report.write([squares], tmp_path, published=tmp_path / "published").read_text()
+    assert f"data:image/png;base64,{base64.b64encode(b'theirs').decode()}" in html
+    assert "data:image" not in report.write([squares], tmp_path).read_text()
+
+
+def test_one_solve_that_diverges_does_not_end_a_run(tmp_path):
+    class Diverging(Squares):
+        def compute(self, settings):
+            if settings["n"] == 1:
+                raise DivergenceError("SGD diverged")
+            return super().compute(settings)
+
+    records = base.run(Diverging(), "smoke", tmp_path)
+    assert [record.not_run for record in records] == ["SGD diverged", "", "three is missing"]
 
 
 def test_a_missing_data_set_is_a_reason(tmp_path, monkeypatch):

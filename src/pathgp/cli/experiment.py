@@ -28,6 +28,12 @@ def add_to(commands: Any) -> None:
     report = actions.add_parser("report", help="one HTML file of all that was run")
     report.add_argument("--out", type=pathlib.Path, required=True, help="the folder that was run into")
     report.add_argument("--scale", help="of all experiments (default: of each the one at which most was run)")
+    report.add_argument(
+        "--published",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="the paper's figures, cut out of it as NAME.png, to stand beside ours",
+    )
     report.set_defaults(run=experiment_report)
 
 
@@ -67,7 +73,7 @@ def experiment_report(arguments: argparse.Namespace) -> None:
 
     if arguments.scale is not None:
         check_scale(arguments.scale)
-    print(report.write(experiments(), arguments.out, arguments.scale))
+    print(report.write(experiments(), arguments.out, arguments.scale, arguments.published))
 
 
 def check_scale(scale: str) -> None:

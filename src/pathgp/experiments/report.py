@@ -13,6 +13,7 @@ from pathgp.files import write_atomically
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 0 auto; padding: 1rem; color: #222; }
 h1 { font-size: 1.5rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
+figure { margin: 0; } figcaption { color: #444; font-size: 0.85rem; }
 img { width: 100%; min-width: 36rem; height: auto; } .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 0.85rem; } caption { text-align: left; padding: 0.3rem 0; }
 th, td { padding: 0.2rem 0.6rem; text-align: left; border-bottom: 1px solid #ddd; vertical-align: top; }
@@ -32,15 +33,21 @@ class Section(NamedTuple):
     html: str
 
 
-def publish(experiment: Experiment, scale: str, out: pathlib.Path) -> Section:
-    """Draws what is stored, and writes figure.png, section.html and summary.json beside the cells."""
+def publish(experiment: Experiment, scale: str, out: pathlib.Path, published: pathlib.Path | None = None) -> Section:
+    """Draws what is stored, and writes figure.png, section.html and summary.json beside the cells.
+
+    A picture of the paper stands beside ours where the folder `published` has one with the experiment's name.
+    """
     records = load(experiment, scale, out)
     claims = experiment.claims(records)
     folder = cells_folder(experiment, scale, out).parent
     folder.mkdir(parents=True, exist_ok=True)
     drawn = experiment.figure(records) if any(record.result is not None for record in records) else None
     picture = None if drawn is None else png(drawn)
-    html = section(experiment, scale, records, claims, picture)
+    theirs = None if published is None else published / f"{experiment.name}.png"
+    pictures = [("The paper's", theirs.read_bytes())] if theirs is not None and theirs.is_file() else []
+    pictures += [] if picture is None else [("Ours", picture)]
+    html = section(experiment, scale, records, claims, pictures)
     if picture is not None:
         write_atomically(folder / "figure.png", picture)
     write_atomically(folder / "section.html", html.encode())
@@ -50,7 +57,11 @@ def publish(experiment: Experiment, scale: str, out: pathlib.Path) -> Section:
 
 
 def section(
-    experiment: Experiment, scale: str, records: list[Record], claims: list[Claim], picture: bytes | None
+    experiment: Experiment,
+    scale: str,
+    records: list[Record],
+    claims: list[Claim],
+    pictures: list[tuple[str, bytes]],
 ) -> str:
     """What the paper shows, what is found here, and the verdict on each claim."""
     done = [record for record in records if record.result is not None]
@@ -62,11 +73,10 @@ def section(
         f"Verdicts: <b>{summary(claims)}</b>.</p>",
         f'<p class="paper"><b>The paper:</b> {escape(experiment.published)}</p>',
     ]
-    if picture is not None:
-        source = base64.b64encode(picture).decode()
-        parts.append(
-            f'<div class="wide"><img alt="{escape(experiment.title)}" src="data:image/png;base64,{source}"></div>'
-        )
+    for whose, picture in pictures:
+        source, said = base64.b64encode(picture).decode(), escape(f"{whose} figure: {experiment.title}")
+        caption = f"<figcaption>{whose}</figcaption>" if len(pictures) > 1 else ""
+        parts.append(f'<figure class="wide">{caption}<img alt="{said}" src="data:image/png;base64,{source}"></figure>')
     parts += [table(t) for t in experiment.tables(records)]
     parts.append(_claims(claims))
     reasons = {record.not_run for record in records if record.not_run}
@@ -92,11 +102,18 @@ def _claims(claims: list[Claim]) -> str:
     return f'<div class="wide"><table><caption>Verdicts</caption>{head}{lines}</table></div>'
 
 
-def write(experiments: list[Experiment], out: pathlib.Path, scale: str | None = None) -> pathlib.Path:
+def write(
+    experiments: list[Experiment],
+    out: pathlib.Path,
+    scale: str | None = None,
+    published: pathlib.Path | None = None,
+) -> pathlib.Path:
     """OUT/report.html with a section for every experiment, at this scale or that of `scale_of`."""
     if not out.is_dir():
         raise FileNotFoundError(f"--out {out} is not a folder: name the one that `pathgp experiment run` wrote to.")
-    sections = [publish(experiment, scale or scale_of(experiment, out), out) for experiment in experiments]
+    if published is not None and not published.is_dir():
+        raise FileNotFoundError(f"--published {published} is not a folder: name one with NAME.png of experiments.")
+    sections = [publish(e, scale or scale_of(e, out), out, published) for e in experiments]
     page = out / "report.html"
     write_atomically(page, _page(sections).encode())
     return page
