@@ -33,7 +33,7 @@ NAMES = {
 
 
 def main() -> None:
-    pages = (ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "choosing", "local", "scaling"))
+    pages = (ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "choosing", "local", "reproduction", "scaling"))
     for page in (ROOT / "README.md", *pages):
         page.write_text(filled(page.read_text()))
 
@@ -246,6 +246,25 @@ def neighbours_table(stored: dict) -> list[str]:
     return lines
 
 
+def paper_table(stored: dict) -> list[str]:
+    """The tables of an experiment, one below the other."""
+    lines = []
+    for found in stored["tables"]:
+        head = [cell or " " for cell in found["head"]]
+        lines += ["", f"*{found['caption']}*", "", f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+        lines += [f"| {' | '.join(line)} |" for line in found["lines"]]
+    return lines[1:]
+
+
+def verdicts_table(stored: dict) -> list[str]:
+    lines = ["| experiment | of the paper | cells | minutes | verdicts |", "|---|---|---:|---:|---|"]
+    for line in stored["lines"]:
+        done, cells = line["cells"]
+        run = f"{done} of {cells} | {line['minutes']:.1f} | {line['verdicts']}" if done else "not run | | "
+        lines.append(f"| `{line['name']}` | {line['reproduces']} | {run} |")
+    return lines
+
+
 def mutations_table(stored: dict) -> list[str]:
     lines = ["| what was broken | in | the first test that failed |", "|---|---|---|"]
     return lines + [
@@ -291,6 +310,8 @@ TABLES = {
     "learning": learning_table,
     "neighbours": neighbours_table,
     "mutations": mutations_table,
+    "paper": paper_table,
+    "paper-verdicts": verdicts_table,
     "maximise": maximise_table,
     "optimise": optimise_table,
     "splits": splits_table,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = [f"docs/{name}.md" for name in ("benchmarks", "choosing", "local", "scaling")]
+PAGES = [f"docs/{name}.md" for name in ("benchmarks", "choosing", "local", "reproduction", "scaling")]
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
