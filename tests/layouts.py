@@ -16,6 +16,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -55,6 +56,8 @@ x = rng.uniform(-2, 2, (7, D))
 ROWS = np.array([3, 500, 77, 126, 125, 251])
 LOCAL = Local(neighbours=16)
 HEARTBEAT = 10
+TIMEOUT = 900
+"""Seconds: a job that hangs is ended, and the test fails."""
 
 SOLVERS = {  # made when they are asked for: a process joins a job before it computes anything
     "SDD": lambda: SDD(steps=60, batch_size=BATCH),
@@ -76,6 +79,12 @@ SOLVERS = {  # made when they are asked for: a process joins a job before it com
 
 STEPPING = ["SAP", "SDD", "SGD", "CG", "InducingCG", "InducingSGD"]
 """Those with steps in a loop, of which it is counted what they communicate."""
+
+
+def free_address():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 def key():

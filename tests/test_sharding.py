@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ import layouts
 import numpy as np
 import pytest
 from conftest import QUICK_TO_COMPILE
+from layouts import TIMEOUT, free_address
 
 from pathgp import GP, PathGPRegressor, condition, distributed, storage
 from pathgp.cli import main
@@ -26,8 +25,6 @@ SCRIPT = pathlib.Path(layouts.__file__)
 SOLVERS = list(layouts.SOLVERS)
 # Sums in another order: float32 rounds differently, and a few steps of CG make the most of it.
 ROUNDING = 5e-4
-TIMEOUT = 900
-"""Seconds: a job that hangs is ended, and the test fails."""
 
 
 def start(folder, *arguments, devices=1):
@@ -48,12 +45,6 @@ def result(out):
     lines = [line for line in out.read_text().splitlines() if line.startswith("{")]
     assert lines, out.read_text()[-3000:]
     return json.loads(lines[0])
-
-
-def free_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 @contextlib.contextmanager
@@ -343,42 +334,3 @@ def test_the_command_line_fits_one_model_by_two_processes(tmp_path):
     together, alone = (PathGPRegressor.load(tmp_path / name) for name in ("together", "alone"))
     assert_same(together.predict(X), alone.predict(X), "predictions")
     assert np.sqrt(np.mean((together.predict(X) - np.sin(3 * X[:, 0]) - X[:, 1]) ** 2)) < 0.06  # the noise is 0.1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"coordinator": "localhost:1234"}, "process_id and num_processes must be given too"),
-        ({"coordinator": "localhost:1234", "process_id": 2, "num_processes": 2}, "process_id must be from 0 to 1"),
-    ],
-)
-def test_a_job_that_cannot_be_joined_is_refused_at_once(arguments, sentence, monkeypatch):
-    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match=sentence):
-        distributed.join(**arguments)
-
-
-def test_a_coordinator_that_does_not_answer_is_a_sentence():
-    code = f"from pathgp import distributed; distributed.join({free_address()!r}, 1, 2, timeout=2)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
-    assert run.returncode != 0
-    assert re.search(r"pathgp: The coordinator 127.0.0.1:\d+ did not answer within 2 seconds", run.stderr)
-    assert distributed.LOST not in run.stderr
-
-
-def test_variables_of_the_environment_are_read(monkeypatch):
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1234")
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    monkeypatch.setenv("JAX_PROCESS_ID", "7")
-    with pytest.raises(ValueError, match=r"from 0 to 1.*it is 7"):
-        distributed.join()
-    monkeypatch.setenv("JAX_PROCESS_ID", "first")
-    with pytest.raises(ValueError, match="JAX_PROCESS_ID must be a number, but it is 'first'"):
-        distributed.join()
-
-
-@pytest.mark.parametrize("number", [0, 1000])
-def test_a_mesh_of_devices_that_are_not_there_is_refused(number):
-    with pytest.raises(ValueError, match=rf"devices must be from 1 to .*but it is {number}"):
-        distributed.mesh(number)
