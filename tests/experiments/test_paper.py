@@ -1,5 +1,6 @@
 import base64
 import json
+import pathlib
 import re
 from importlib.metadata import version
 
@@ -316,6 +317,11 @@ def test_one_number_of_points_says_nothing_of_fewer():
     result = {"M": 10, "N": 90, "seconds": [1.0], "rmse": [0.1], "nll": [0.1]}
     records = [Record(str(share), settings | {"share": share}, result) for share in (0.12, 0.23)]
     assert {claim.verdict for claim in fig2_inducing.EXPERIMENT.claims(records)} == {"not run"}
+
+
+def test_every_experiment_is_on_the_page_about_the_paper():
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
+    assert [e.name for e in ALL if f"| `{e.name}` |" not in page] == []
 
 
 def test_entries_of_the_papers_tables_stand_at_their_place():

@@ -42,12 +42,12 @@ def solvers(scale: str, dataset: str, patient: bool = False) -> list[dict[str, A
     if scale == "smoke":
         return [{"name": "Auto"}, {"name": "SGD", "steps": 50}, {"name": "CG", "steps": 50}]
     if scale == "machine":
-        auto, limit = {"name": "Auto", "max_seconds": 600.0}, {"max_seconds": 600.0 if patient else 12.0}
+        auto, limit = {"name": "Auto", "max_seconds": 600.0}, {"max_seconds": 120.0 if patient else 12.0}
         svgp = {"name": "SVGP", "points": 1024, "steps": 2000 if patient else 300, "batch_size": 512}
         if dataset == LARGE:
             return [auto, svgp]
         others = [
-            {"name": "SGD", "steps": 5000 if patient else 300},
+            {"name": "SGD", "steps": 10_000 if patient else 300},
             {"name": "CG", "steps": 1000, **limit},
             {"name": "SAP", "passes": 60, **limit},
             {"name": "SDD", "steps": 10_000, **limit},
