@@ -5,6 +5,7 @@ import pytest
 from problems import exact, prediction_error, problem
 
 from pathgp.functions import Canonical
+from pathgp.kernels import RBF
 from pathgp.solvers import SGPR, SubsetOfData
 from pathgp.system import System, Targets
 
@@ -47,6 +48,18 @@ def test_another_key_draws_other_rows(key):
     assert one is not None
     assert other is not None
     assert len(set(one.tolist()) & set(other.tolist())) < 40
+
+
+def test_a_place_that_many_rows_share_is_drawn_as_often_as_they_would_be():
+    """Each of 200 draws of one place: rows 0 and 1, with a quarter and a half of the noise of the other six."""
+    noise = jnp.array([0.25, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    system, targets = System(RBF(), jnp.arange(8.0)[:, None], noise), Targets(jnp.ones((8, 1)), jnp.zeros((8, 1)))
+    keys = jax.random.split(jax.random.key(0), 200)
+    drawn = [int(SubsetOfData(rows=1).solve(system, targets, key=key).rows[0]) for key in keys]
+    share = np.bincount(drawn, minlength=8) / len(drawn)
+    chances = np.array([4, 2, 1, 1, 1, 1, 1, 1]) / 12
+    np.testing.assert_allclose(share, chances, atol=4 * np.sqrt(1 / 3 * 2 / 3 / len(drawn)))
+    assert share[0] > 2 * np.mean(share[2:])
 
 
 def test_no_rows_are_refused():
