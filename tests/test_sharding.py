@@ -172,7 +172,7 @@ def test_every_solver_on_every_layout(number, tmp_path):
         assert_resumed(found, name)
     for part in several:
         assert_resumed(part["resumed"], "SAP")
-    assert_steps_reduce_batches(one_process["steps"])
+    assert_steps_reduce_batches(one_process["steps"], number)
 
 
 def exact_products(lengthscale=0.7):
@@ -215,13 +215,13 @@ def test_a_step_reduces_block_by_columns_once_and_nothing_of_size_n(devices):
     assert devices["steps"]["SAP"] == reduced((block, inputs), (block,), (block, columns), (columns,))
 
 
-def assert_steps_reduce_batches(steps):
+def assert_steps_reduce_batches(steps, number):
     batch, inputs, columns = layouts.BATCH, layouts.D, layouts.S
     assert steps["SDD"] == reduced((batch, inputs), (batch, columns))
     # also the noise of the batch and its mean, the features, the norms of the gradient, which columns are samples
     others = [(batch,), (), (), (100, columns), (columns,), (columns,)]
     assert steps["SGD"] == reduced((batch, inputs), (batch, columns), *others)
-    local, rank = 126, 20
+    local, rank = -(-layouts.N // number), 20
     sums = reduced((columns,), (columns,), (rank, columns))  # two inner products, and the preconditioner's
     assert steps["CG"] == [*sums, ["collective-permute", local, inputs], ["collective-permute", local, columns]]
     for name in ("InducingCG", "InducingSGD"):  # points, batches and features: none grows with the rows
