@@ -323,7 +323,7 @@ def test_a_large_optimisation_keeps_its_posterior_from_ask_to_ask_and_from_file_
     X = s.ask()
     np.testing.assert_array_equal(other.ask(), X)
     assert s._state.posterior.system.size == 4108
-    assert np.max(bowl(X)) < 0.01  # of values up to 9.5
+    assert np.max(bowl(X)) < 0.05  # the noise is 0.01, and samples are known no better; values go up to 9.5
 
 
 @pytest.mark.slow
