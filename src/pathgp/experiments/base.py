@@ -185,6 +185,15 @@ def canvas(rows: int, columns: int, width: float, height: float) -> tuple["Figur
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
+def plain_log_ticks(axis: Any) -> None:
+    """Numbers as they are along a logarithmic axis: at 1, 2, 3 and 5 of each decade, so that none hides another."""
+    from matplotlib.ticker import LogLocator
+
+    axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("{x:g}")
+
+
 def png(figure: "Figure") -> bytes:
     """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()

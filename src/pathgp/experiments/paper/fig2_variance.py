@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
+from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find, plain_log_ticks
 from pathgp.experiments.problems import Watch, conditioned, problem
 from pathgp.experiments.verdicts import Behaviour, Claim
 from pathgp.plots import BLUE, ORANGE
@@ -70,8 +70,7 @@ class Variance(Experiment):
         panel.set_xscale("symlog", linthresh=max(1, records[0].settings["steps"] // 500))
         panel.set_xlim(left=0)
         panel.set(yscale="log", xlabel="step of SGD", ylabel="variance of the gradient, one row")
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_formatter("{x:.2g}")
+        plain_log_ticks(panel.yaxis)
         panel.set_title(records[0].settings["dataset"])
         panel.legend()
         return figure

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathgp import metrics
-from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
+from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find, plain_log_ticks
 from pathgp.experiments.problems import LOW_NOISE, Watch, at_weights, conditioned, problem, rehearsed
 from pathgp.experiments.verdicts import Behaviour, Claim, ratio
 from pathgp.plots import BLUE, ORANGE
@@ -94,8 +94,8 @@ class Convergence(Experiment):
                 for record in find(records, dataset=name, noise=noise):
                     _draw(line, record, "" if noise is None else ", low noise", style)
             line[0].set_title(name, fontsize=10)
-            line[0].yaxis.set_major_formatter("{x:g}")
-            line[0].yaxis.set_minor_formatter("{x:.2g}")
+            for panel in line[:2]:  # the others go through many decades
+                plain_log_ticks(panel.yaxis)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         return figure

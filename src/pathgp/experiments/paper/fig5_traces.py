@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pathgp.experiments import published
-from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
+from pathgp.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find, plain_log_ticks
 from pathgp.experiments.problems import Watch, at_weights, problem, rehearsed, solver_of
 from pathgp.experiments.scores import scores
 from pathgp.experiments.verdicts import Behaviour, Claim, ratio
@@ -83,8 +83,7 @@ class Traces(Experiment):
                         np.maximum(result["seconds"], 1e-3), result[score], "o-", ms=3, color=colour, label=solver
                     )
             axes[0, column].set(title=name, xscale="log", yscale="log")
-            axes[0, column].yaxis.set_major_formatter("{x:g}")
-            axes[0, column].yaxis.set_minor_formatter("{x:.2g}")
+            plain_log_ticks(axes[0, column].yaxis)
             axes[1, column].set(xscale="log", xlabel="seconds")
             axes[1, column].set_yscale("symlog", linthresh=1.0)
             axes[1, column].yaxis.set_major_formatter("{x:g}")
