@@ -85,8 +85,9 @@ class Traces(Experiment):
             axes[0, column].set(title=name, xscale="log", yscale="log")
             plain_log_ticks(axes[0, column].yaxis)
             axes[1, column].set(xscale="log", xlabel="seconds")
-            axes[1, column].set_yscale("symlog", linthresh=1.0)
-            axes[1, column].yaxis.set_major_formatter("{x:g}")
+            if axes[1, column].get_ylim()[1] > 10:
+                axes[1, column].set_yscale("symlog", linthresh=1.0)
+                axes[1, column].yaxis.set_major_formatter("{x:g}")
         axes[0, 0].set_ylabel("test RMSE")
         axes[1, 0].set_ylabel("test NLL")
         axes[0, 0].legend()
