@@ -128,6 +128,9 @@ class Regression(Experiment):
                     if entry is not None:
                         panel.axhline(entry[0], color="black", ls=style, lw=1, label=f"paper, {solver}")
                 panel.axhline(0, color="#999999", lw=0.5)
+                if panel.get_ylim()[1] > 10:
+                    panel.set_yscale("symlog", linthresh=1.0)
+                    panel.yaxis.set_major_formatter("{x:g}")
                 panel.tick_params(axis="x", rotation=90)
             axes[0, column].set_title(name)
         axes[0, 0].set_ylabel("test RMSE")

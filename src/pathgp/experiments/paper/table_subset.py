@@ -67,13 +67,13 @@ class Subset(Experiment):
                 ours = mean_of(find(records, dataset=name, size=label), score)
                 if ours is not None:
                     ends += [entry[0], ours]
-                    panel.plot(entry[0], ours, "o" if label in ("5%", "25000") else "s", color=BLUE, ms=6)
-                    panel.annotate(
-                        f"{name} {label}", (entry[0], ours), fontsize=7, xytext=(4, -8), textcoords="offset points"
-                    )
+                    fewer = label in ("5%", "25000")
+                    panel.plot(entry[0], ours, "o" if fewer else "s", color=BLUE, ms=6)
+                    side = {"xytext": (7 if fewer else -7, -3), "ha": "left" if fewer else "right"}
+                    panel.annotate(f"{name} {label}", (entry[0], ours), fontsize=7, textcoords="offset points", **side)
             if ends:
                 panel.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#999999", lw=0.8)
-            panel.margins(x=0.3, y=0.15)
+            panel.margins(x=0.45, y=0.15)
             panel.set(xlabel=f"paper: {score.upper()}", ylabel=f"here: {score.upper()}")
         return figure
 
