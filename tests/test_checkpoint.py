@@ -253,7 +253,12 @@ def test_the_identity_of_a_solver_is_the_same_in_every_process():
     same, other = (SGD(optimizer=sgd(rate, momentum=0.5)) for rate in (0.1, 0.2))
     assert digest(SGD(optimizer=sgd(0.1, momentum=0.5))) == digest(same)
     assert digest(same) != digest(other)
-    assert digest(SGD(optimizer=sgd(lambda step: 0.1))) != digest(SGD(optimizer=sgd(lambda step: 0.2)))
+    schedules = [
+        *(lambda step: 0.1, lambda step: 0.2, lambda step: jnp.sin(step), lambda step: jnp.cos(step)),
+        *(lambda step: (lambda t: t)(step), lambda step: (lambda t: 2 * t)(step)),
+        *(jax.jit(lambda step: 0.1 * step), jax.jit(lambda step: 0.2 * step)),
+    ]
+    assert len({digest(SGD(optimizer=sgd(schedule))) for schedule in schedules}) == len(schedules)
     assert digest(SAP(max_seconds=1.0)) == digest(SAP())
     assert digest(SubsetOfData(9, SAP(max_seconds=1.0))) == digest(SubsetOfData(9, SAP()))
     assert digest(SAP(passes=3)) != digest(SAP())

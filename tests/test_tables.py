@@ -106,6 +106,8 @@ def test_a_median_needs_no_more_than_some_of_the_values(tmp_path, monkeypatch):
     assert a == pytest.approx(10_000, abs=4 * 20_001 / 2 / np.sqrt(500))  # four standard errors of 500 values
     assert a != 10_000
     assert b == 7
+    mostly = written(tmp_path, "a,y\n" + "".join(f"{'' if i else 3},1\n" for i in range(30_000)), "mostly.csv")
+    assert learn_encoding(mostly, "y", impute=True)[0].columns[0].fill == 3
 
 
 def test_columns_are_picked_or_dropped(tmp_path):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import version
-from types import FrameType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 
 from pathgp import checks
 from pathgp.files import write_tensors
-from pathgp.sharding import is_shared, most_sharing, on_host, placed_like, same_everywhere
+from pathgp.sharding import is_shared, most_of_all, on_host, placed_like, same_everywhere
 
 FORMAT = "pathgp checkpoint 1"
 SUFFIX = ".checkpoint"
@@ -113,8 +113,8 @@ class Checkpoint(eqx.Module):
 class Slot:
     """One file of a checkpoint. As a context it writes what was kept last, however the run ends.
 
-    In a job of several processes Ctrl-C and SIGTERM of one of them end all, where all have the same to keep: one alone
-    could not write it. A second signal ends its process at once.
+    In a job of several processes Ctrl-C and SIGTERM of one of them end all: where they have together what is kept, when
+    it is kept next, else at the end of the run. A second signal ends its process at once.
     """
 
     def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
@@ -143,21 +143,28 @@ class Slot:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        in_job = bool(self._handlers)
         self._give_back_signals()
         if error is None or not is_shared(self._unwritten):  # after an error, others may not be here to write it with
             self._write()
+        if error is None and in_job:
+            self._stop(*most_of_all(self._signal))
+
+    def _stop(self, number: int) -> None:
+        if number:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def keep(self, state: Any, **numbers: Any) -> None:
         """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
         # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
         copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
         self._unwritten = jax.block_until_ready(state), copied
-        is_time = time.monotonic() - self._written_at >= self.every_seconds
-        is_time, stop = most_sharing(state, is_time, self._signal)
+        is_time, stop = time.monotonic() - self._written_at >= self.every_seconds, 0
+        if is_shared(state):
+            is_time, stop = most_of_all(is_time, self._signal)
         if is_time or stop:
             self._write()
-        if stop:
-            raise KeyboardInterrupt if stop == signal.SIGINT else SystemExit(128 + stop)
+        self._stop(stop)
 
     def restore(self, like: Any) -> tuple[Any, Numbers] | None:
         """What was kept, in the structure of `like` and on its devices; None if nothing was."""
@@ -260,15 +267,22 @@ def _described(value: Any, within: tuple[int, ...] = ()) -> bytes:
             return b"partial" + describe([value.func, value.args, value.keywords])
         case FunctionType():
             enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
-            code = value.__code__.co_code + _without_addresses(value.__code__.co_consts)
-            return _without_addresses(value) + code + describe([enclosed, value.__defaults__])
+            given = [value.__code__, enclosed, value.__defaults__, value.__kwdefaults__]
+            return value.__qualname__.encode() + describe(given)
+        case CodeType():
+            return value.co_code + describe([value.co_names, value.co_consts])
+        case frozenset():
+            return b"{" + b",".join(sorted(map(describe, value))) + b"}"
+        case eqx.Module():
+            return digest(value).encode()
         case dict():
             return b"{" + b",".join(describe(part) for part in value.items()) + b"}"
         case list() | tuple():
             return b"[" + b",".join(map(describe, value)) + b"]"
         case jax.Array() | np.ndarray():
             return digest(value).encode()
-    return _without_addresses(value)
+    inner = getattr(value, "__wrapped__", None)  # of what jit has made
+    return _without_addresses(value) if inner is None else describe(inner)
 
 
 def _without_addresses(value: Any) -> bytes:

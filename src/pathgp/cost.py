@@ -108,8 +108,9 @@ def estimate(
 ) -> Estimate:
     """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
 
-    `held_bytes` are those of the table in memory, 4 N (d + 2) unless given. Without `rates` they are measured first,
-    which takes a second. Of a job of several `processes` it is what each of them takes, on a machine of its own.
+    `held_bytes` are those of the table in memory, 4 N (d + 2) unless given, in float64 8 N (d + 1). Without `rates`
+    they are measured first, which takes a second. Of a job of several `processes` it is what each of them takes, on a
+    machine of its own.
 
     >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
     >>> print(found.solver)

@@ -72,12 +72,19 @@ def join(
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
     address, identity, number = settings.values()
     where = "The coordinator" if address is None else f"The coordinator {address}"
+    before = signal.set_wakeup_fd(-1)
     waiting = _leave_a_sentence(f"{where} {UNANSWERED.format(timeout)}")
-    jax.distributed.initialize(
-        address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
-    )
-    _leave_a_sentence(LOST)
-    os.close(waiting)
+    try:
+        jax.distributed.initialize(
+            address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
+        )
+    except BaseException:
+        signal.set_wakeup_fd(before)
+        raise
+    else:
+        _leave_a_sentence(LOST)
+    finally:
+        os.close(waiting)
     with _stdout_as_stderr():  # on which Gloo greets its peers when they first meet
         multihost_utils.sync_global_devices("join")
 

@@ -219,10 +219,9 @@ def is_shared(tree: Any) -> bool:
     return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(tree))
 
 
-def most_sharing(tree: Any, *says: int) -> list[int]:
-    """The most that any process says, of those that share what is in a tree; of each number by itself."""
-    told = multihost_utils.process_allgather(np.asarray(says)) if is_shared(tree) else np.asarray([says])
-    return np.max(told, axis=0).tolist()
+def most_of_all(*says: int) -> list[int]:
+    """The most that any process of the job says, of each number by itself; all are asked."""
+    return np.max(multihost_utils.process_allgather(np.asarray(says)), axis=0).tolist()
 
 
 def _any(says: bool) -> bool:

@@ -24,6 +24,7 @@ HEADER = "age,colour,size,price\n"
         ("", FIT, "is empty: it must have a header and rows"),
         ("a,b,y\n", FIT, "has no rows below its header"),
         ("a,b,y\n1,2,3\n", FIT, "leaves 1 row to learn from: at least 2 are needed"),
+        ("a,b,y\n1,2,3\n4,5,6\n", [*FIT, "--test-share", "0.9"], "leaves 0 row to learn from: at least 2 are needed"),
         ("a,y\n1,7\n2,7\n3,7\n", FIT, "the target 'y' is 7 in every row"),
         ("a,y\n1,2\noak,3\n4,5\n", FIT, "'a' holds text: add --one-hot a"),
         ("a,y\n1,2\ninf,3\n4,5\n", FIT, "column 'a' has 1 infinite values"),

@@ -149,7 +149,7 @@ def quick(fitted, monkeypatch):
         return points, dataclasses.replace(state, designed=end)
 
     monkeypatch.setattr(models.Fitted, "fit", learn)
-    monkeypatch.setattr("pathgp.thompson.sampler.propose", designed)
+    monkeypatch.setattr("pathgp.thompson.loop.propose", designed)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a benchmark was begun"))
     monkeypatch.setattr(models, "load", lambda path, load=models.load: learned if path == fitted.model else load(path))
     return fitted.model

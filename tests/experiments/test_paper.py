@@ -292,6 +292,10 @@ def test_the_claims_of_the_regression_table_follow_from_the_numbers():
     assert changed.measured == pytest.approx(0.388 / 0.352)
     assert changed.verdict == "differs"
     assert claims["elevators: low noise makes CG's RMSE worse"].verdict == "agrees"
+    records += [record("SVGP", split=1, rmse=0.4), record("SVGP", 1e-6, 1, failed="diverged")]
+    failing = {claim.what: claim.verdict for claim in table1_regression.EXPERIMENT.claims(records)}
+    assert failing["elevators: SVGP fails at low noise"] == "agrees"
+    del records[-2:]
     lines = {line[0]: line for line in table1_regression.EXPERIMENT.tables(records)[0].lines}
     assert lines["paper: CG"] == ["paper: CG", "0.35 ± 0.00"]
     assert lines["here: SGD"] == ["here: SGD", "0.388 (2)"]
@@ -313,10 +317,14 @@ def test_a_run_that_was_given_more_time_takes_the_place_of_the_first():
         "houseelectric-0-auto-patient",
         "houseelectric-0-svgp-patient",
     ]
-    records = [Record("a", first, {"rmse": 0.2}), Record("b", patient, None, "not reached yet")]
-    assert table1_regression.furthest(records) == records[:1]
-    records[1] = records[1]._replace(result={"rmse": 0.1})
-    assert table1_regression.furthest(records) == records[1:]
+    low_noise = cells["pol-1-cg-low-noise"], cells["pol-1-cg-low-noise-patient"]
+    names = ("pol-0-cg", "pol-0-cg-low-noise")
+    records = [Record(name, cells[name], {"rmse": 0.3}) for name in names]
+    records += [Record("a", first, {"rmse": 0.2}), Record("b", low_noise[0], {"low_noise_rmse": 0.5})]
+    records += [Record("c", patient, {"rmse": 0.1}), Record("d", low_noise[1], None, "not reached yet")]
+    assert table1_regression.furthest(records) == records[:4]  # 120 s at one noise and 12 at the other do not compare
+    records[5] = records[5]._replace(result={"low_noise_rmse": 0.4})
+    assert table1_regression.furthest(records) == records[4:]  # nor split 0 by one round and split 1 by another
 
 
 def test_one_number_of_points_says_nothing_of_fewer():

@@ -81,7 +81,9 @@ def test_maxima_in_corners_are_reached_and_not_passed():
 
 
 def test_bounds_that_are_no_float32_are_not_passed_either():
-    bounds = np.array([(0.1, 0.7), (-0.7, -0.1)])  # float32 is above 0.1 and 0.7's is below: both signs
+    bounds = np.array([(0.7, 1.1), (-1.1, -0.7)])
+    rounded = bounds.astype(np.float32)
+    assert np.all((rounded[:, 0] < bounds[:, 0]) & (rounded[:, 1] > bounds[:, 1]))  # all four are rounded outwards
     hill = Canonical(RBF(1.0), jnp.array([[2.0, 2.0]]))
     points, _ = maximise(Function(hill, jnp.array([[1.0, -1.0]])), bounds, key=jax.random.key(0))
     found = np.asarray(points, np.float64)

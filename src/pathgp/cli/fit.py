@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
+    import jax
     import jax.numpy as jnp
 
     from pathgp.checks import at_least, positive
@@ -107,12 +108,14 @@ def run(arguments: argparse.Namespace) -> None:
     tell(f"reading {a.file}.")
     encoding, N = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
     train, test = split(N, a.test_share, a.seed)
+    if len(train) < 2:
+        raise ValueError(f"{a.file} leaves {len(train)} row to learn from: at least 2 are needed.")
     inputs = len(encoding.inputs)
     estimate = expected(a, N, len(train), inputs)
-    tell(f"this will take {estimate}.")
     rows = encoding.read(a.file, jnp.result_type(float), N)
-    check_target(a.file, a.target, rows.y[train])
-    early = "ends it early" if checkpoint is None else "stops it, to be resumed"
+    check_target(a.target, rows.y[train])
+    tell(f"this will take {estimate}.")
+    early = "stops it, to be resumed" if checkpoint else "ends it early" if jax.process_count() == 1 else "ends it"
     tell(f"learning {a.target!r} from {len(train):,} rows with {inputs} inputs (Ctrl-C {early}).")
     with together():
         try:
@@ -201,9 +204,7 @@ def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
-def check_target(path: pathlib.Path, name: str, y: np.ndarray) -> None:
+def check_target(name: str, y: np.ndarray) -> None:
     """Refuses what nothing can be learned from."""
-    if len(y) < 2:
-        raise ValueError(f"{path} leaves {len(y)} row to learn from: at least 2 are needed.")
     if np.ptp(y) == 0:
         raise ValueError(f"the target {name!r} is {y[0]:g} in every row: there is nothing to learn.")

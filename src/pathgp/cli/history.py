@@ -92,7 +92,7 @@ class Optimisation(NamedTuple):
             "kind": KIND,
             "inputs": self.names,
             "target": self.target,
-            "told": self.state.y.size + self.state.failed,
+            "told": self.state.num_told,
         }
         storage.save(path, (self.settings, self.state), metadata=said, classes=CLASSES)
 

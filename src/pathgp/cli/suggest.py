@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
         "target": a.target,
         "direction": "minimise" if a.minimise else "maximise",
         "results": state.y.size,
-        "failed": state.failed,
+        "failed": len(state.failed),
         "pending": len(state.pending),
         "best": search.best(),
         "suggestions": {name: column.tolist() for name, column in suggestions.items()},

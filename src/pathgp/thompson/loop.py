@@ -95,6 +95,11 @@ class State(eqx.Module):
         return cls(none, np.zeros(0), pending=none, failed=none)
 
     @property
+    def num_told(self) -> int:
+        """The number of evaluations that were told, those that failed included."""
+        return self.y.size + len(self.failed)
+
+    @property
     def taken(self) -> Codes:
         """All points that were told or are pending."""
         return np.concatenate([self.X, self.pending, self.failed])

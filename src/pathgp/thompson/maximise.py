@@ -148,7 +148,10 @@ def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]
     low = np.where(low < given[:, 0], np.nextafter(low, high), low)  # what rounding put outside comes back inside
     high = np.where(high > given[:, 1], np.nextafter(high, low), high)
     if not np.all(np.isfinite(pairs)) or not np.all(low < high):
-        raise ValueError(f"bounds must be finite with low below high in every row, but they are {given.tolist()}.")
+        raise ValueError(
+            f"bounds must be finite with low below high in every row, in {pairs.dtype} too, but they are "
+            f"{given.tolist()}: give others, or count the inputs from another zero or in another unit."
+        )
     return Box(jnp.asarray(low), jnp.asarray(high))
 
 

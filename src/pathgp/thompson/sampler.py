@@ -85,7 +85,7 @@ class ThompsonSampler:
     @property
     def told(self) -> int:
         """The number of evaluations that were told, those that failed included."""
-        return self._state.y.size + self.failed
+        return self._state.num_told
 
     @property
     def failed(self) -> int:
