@@ -69,7 +69,7 @@ BREAKS = [
         "solvers/sdd.py",
         "(coasting * top + jnp.max(jnp.diag(block)))",
         "(coasting * top)",
-        "tests/solvers",
+        "tests/solvers/test_sdd.py tests/solvers/test_solvers.py",
     ),
     Break(
         "the noise of samples is not divided by its variance",
@@ -125,7 +125,7 @@ BREAKS = [
         "gp.py",
         "residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)",
         "residual = targets.total",
-        "tests/test_local_functions.py tests/test_gp.py",
+        "tests/test_local.py tests/test_local_functions.py tests/test_gp.py",
     ),
     Break(
         "a tree stops when it has enough neighbours",
@@ -230,7 +230,7 @@ BREAKS = [
         "distributed.py",
         "    _leave_a_sentence(LOST)\n",
         "    _leave_a_sentence(UNANSWERED)\n",
-        "tests/test_sharding.py",
+        "tests/test_distributed.py",
     ),
     Break(
         "a matrix file that was cut short is read",

@@ -1,6 +1,7 @@
 """How processes join a job, and the mesh of their devices; what they compute together is in test_sharding.py."""
 
 import re
+import signal
 import subprocess
 import sys
 
@@ -30,6 +31,13 @@ def test_a_coordinator_that_does_not_answer_is_a_sentence():
     assert run.returncode != 0
     assert re.search(r"pathgp: The coordinator 127.0.0.1:\d+ did not answer within 2 seconds", run.stderr)
     assert distributed.LOST not in run.stderr
+
+
+def test_when_jax_aborts_a_process_that_has_joined_the_loss_is_said():
+    code = f"import os; from pathgp import distributed; distributed.join({free_address()!r}, 0, 1); os.abort()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert run.returncode == -signal.SIGABRT
+    assert f"pathgp: {distributed.LOST}" in run.stderr
 
 
 def test_variables_of_the_environment_are_read(monkeypatch):
