@@ -1,9 +1,9 @@
+import arviz_base
+import arviz_stats
 import jax
 import numpy as np
 import pandas as pd
 import pytest
-
-xarray = pytest.importorskip("xarray")
 
 from pathgp import GP, PathGPRegressor, condition, kernels
 from pathgp.integrations.xarray import estimator_dataset, posterior_dataset
@@ -61,8 +61,7 @@ def test_names_that_cannot_be_are_refused(posterior, names):
 
 
 def test_arviz_reads_it(posterior):
-    base, stats = pytest.importorskip("arviz_base"), pytest.importorskip("arviz_stats")
     dataset = posterior_dataset(posterior, POINTS)
-    summary = stats.summary(base.convert_to_datatree(dataset), round_to="none")
+    summary = arviz_stats.summary(arviz_base.convert_to_datatree(dataset), round_to="none")
     assert len(summary) == 8
     np.testing.assert_allclose(summary["mean"], np.asarray(posterior.samples(POINTS)).mean(axis=1), rtol=1e-4)
