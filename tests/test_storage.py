@@ -243,6 +243,20 @@ def test_any_flipped_byte_of_the_tensors_is_refused(path):
         refused(path, "is damaged: its checksum")
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [lambda A: A.reshape(A.shape[::-1]), lambda A: A.view(f"i{A.itemsize}"), lambda A: A[::-1].copy()],
+    ids=["another shape", "another type", "another order"],
+)
+def test_the_same_bytes_that_mean_something_else_are_refused(path, changed):
+    with safe_open(path, framework="numpy") as file:
+        header = file.metadata()
+    tensors = load_file(path)
+    name = next(name for name, tensor in tensors.items() if tensor.shape == X.shape)
+    save_file(tensors | {name: changed(tensors[name])}, path, metadata=header)
+    refused(path, "is damaged: its checksum")
+
+
 def test_a_pickle_is_refused_and_not_executed(tmp_path):
     class Trap:
         def __reduce__(self):

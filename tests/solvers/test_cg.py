@@ -1,4 +1,4 @@
-"""The pivoted Cholesky factorisation, against conditional variances and projections by NumPy."""
+"""The preconditioner and its pivoted Cholesky factorisation, against dense matrices by NumPy."""
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import pytest
 from problems import exact, problem
 
 from pathgp import inducing
+from pathgp.solvers import CG
 from pathgp.solvers.cg import pivoted_cholesky
 
 RANK = 25
@@ -36,6 +37,16 @@ def test_the_factor_is_that_of_the_projection_on_the_pivots(factorised):
     _, K, L, pivots = factorised
     L, pivots = np.asarray(L, dtype=np.float64), np.asarray(pivots)
     np.testing.assert_allclose(L @ L.T, K[:, pivots] @ np.linalg.solve(K[np.ix_(pivots, pivots)], K[pivots]), atol=1e-5)
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_the_preconditioner_is_the_inverse_of_the_factor_and_the_noise(uneven, key):
+    system, targets = problem(N=300, uneven=uneven)
+    L, _ = factor(system, RANK)
+    L, noise = np.asarray(L, dtype=np.float64), np.asarray(system.noise_diagonal, dtype=np.float64)
+    expected = np.linalg.solve(L @ L.T + np.diag(noise), np.asarray(targets.total, dtype=np.float64))
+    apply = CG(rank=RANK).prepared(system, targets, key)
+    np.testing.assert_allclose(apply(targets.total), expected, atol=1e-3 * np.abs(expected).max())
 
 
 def test_greedy_inducing_points_are_such_pivots(factorised, key):
