@@ -65,7 +65,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     verbose : bool or int
         Whether progress is shown.
     checkpoint : `pathgp.Checkpoint`, a directory, or None
-        Where `fit` keeps what it has come to: the same call goes on from there, to the same model, if it was stopped.
+        Where `fit` and `partial_fit` keep what they have come to: the same call goes on from there, to the same model,
+        if it was stopped.
         `random_state` must be a number then. What was kept stays there until `Checkpoint(directory).clear()`.
 
     Attributes
@@ -176,12 +177,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             weights = np.ones(len(X))
         # Rows that are added later draw other noise.
         key = jax.random.fold_in(self._key(), self.n_samples_seen_)
+        checkpoint = self._checkpoint()
         updated = posterior.update(
             self.input_scaling_.apply(X),
             self.target_scaling_.apply(Y),
             key=key,
             noise=None if weights is None else row_noise(jnp.asarray(noise), weights),
             progress=bool(self.verbose),
+            checkpoint=None if checkpoint is None else checkpoint.named(f"after{self.n_samples_seen_}"),
         )
         self._keep(updated, noise)
         self.n_samples_seen_ += len(X)

@@ -27,6 +27,16 @@ def test_a_journey_there_and_back():
         assert isinstance(row[2], int)
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_the_ends_are_the_bounds_whatever_rounding_does(log):
+    rng = np.random.default_rng(0)
+    for low, factor in zip(np.exp(rng.normal(size=300)), 1 + np.exp(rng.normal(size=300)), strict=True):
+        dimension = Real(low, low * factor, log)
+        values = np.array(dimension.decode(np.array([[0.0], [1e-17], [0.5], [1 - 1e-16], [1.0]])))
+        assert low <= values.min() < values.max() <= low * factor
+        np.testing.assert_allclose(values[[0, -1]], [low, low * factor], rtol=1e-12)
+
+
 def test_arrays_of_floats_and_of_integers():
     assert Space.of([(0, 1), (2, 3)]).decode(np.full((4, 2), 0.5)).dtype == np.float64
     assert Space.of([Integer(0, 9)]).decode(np.array([[0.0], [1.0]])).tolist() == [[0], [9]]
