@@ -44,13 +44,26 @@ def solver_of(options: dict[str, Any], data: Dataset, gp: GP) -> Solver:
 
 
 def conditioned(
-    gp: GP, data: Dataset, solver: Solver, num_samples: int, observe: Every | None = None, seed: int = 0
+    gp: GP,
+    data: Dataset,
+    solver: Solver,
+    num_samples: int,
+    observe: Every | None = None,
+    seed: int = 0,
+    keep_bytes: int = 0,
 ) -> Posterior:
     """The posterior, without a word about tolerances that are not meant to be reached."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return condition(
-            gp, data.X, data.y, solver=solver, num_samples=num_samples, key=jax.random.key(seed), observe=observe
+            gp,
+            data.X,
+            data.y,
+            solver=solver,
+            num_samples=num_samples,
+            key=jax.random.key(seed),
+            observe=observe,
+            keep_bytes=keep_bytes,
         )
 
 
