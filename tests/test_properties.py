@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from pathgp import GP, PathGPRegressor, checks, condition, kernels
+from pathgp import GP, PathGPRegressor, checks, condition, kernels, solvers
 
 N, M, NOISE = 12, 8, 0.05
 RNG = np.random.default_rng(0)
@@ -116,6 +116,35 @@ def test_conditioning_is_exact_in_every_unit(kind, a, c):
     expected_mean, expected_variance = exact(X, TARGET - 3, x, a)
     np.testing.assert_allclose(np.asarray(mean) / c, 3 + expected_mean, atol=1e-3)
     np.testing.assert_allclose(np.asarray(variance) / c**2, expected_variance, rtol=5e-3, atol=1e-5)
+
+
+SOLVERS = [
+    solvers.Cholesky(),
+    solvers.CG(rank=5, tolerance=1e-5),
+    solvers.SAP(passes=200, block_size=7, tolerance=1e-5),
+    solvers.InducingCholesky,  # with the rows for its points
+]
+
+
+@often(15)
+@given(
+    st.integers(1, 40), st.integers(1, 14), st.sampled_from([(), (1,), (3,)]), st.integers(1, 20),
+    st.sampled_from(SOLVERS), st.booleans(),
+)  # fmt: skip
+@example(1, 1, (), 1, SOLVERS[1], False)
+@example(29, 11, (3,), 17, SOLVERS[2], True)
+def test_conditioning_is_exact_of_every_shape(rows, inputs, targets, queries, solver, uneven):
+    rng = np.random.default_rng(rows)
+    X, x = rng.normal(size=(rows, inputs)), rng.normal(size=(queries, inputs))
+    Y = rng.normal(size=(rows, *targets))
+    noise = NOISE * (1 + np.arange(rows) % 3 if uneven else np.ones(rows))
+    gp = GP(kernels.Matern32(np.sqrt(inputs)), noise=noise if uneven else NOISE)
+    solver = solver(X) if isinstance(solver, type) else solver
+    posterior = condition(gp, X, Y, solver=solver, num_samples=2, num_features=16, key=jax.random.key(0))
+    k = matern32(x, X, np.sqrt(inputs))
+    expected = k @ np.linalg.solve(matern32(X, X, np.sqrt(inputs)) + np.diag(noise), Y)
+    assert posterior.deviations(x).shape == (queries, 2)
+    np.testing.assert_allclose(posterior.mean(x), expected[:, 0] if targets == (1,) else expected, atol=2e-3)
 
 
 @pytest.fixture(scope="module")

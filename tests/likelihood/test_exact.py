@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
+from threadpoolctl import threadpool_info
 
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
-from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, fit_hyperparameters
-from pathgp.likelihood.exact import loss_and_gradient
+from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, exact, fit_hyperparameters
+from pathgp.likelihood.exact import THREADED_ROWS, loss_and_gradient
 from pathgp.likelihood.parameters import parameters
 
 
@@ -194,3 +195,15 @@ def test_neighbourhoods_scale_noise_by_one_factor(key):
     gp, _ = fit_hyperparameters(GP(Matern32(1.0), noise=0.05 * shape), X, y, key=key, method=method)
     np.testing.assert_allclose(gp.noise / gp.noise[0], shape / shape[0], rtol=0.05)
     assert float(jnp.max(gp.noise)) < 1.0
+
+
+@pytest.mark.parametrize(("rows", "single"), [(40, True), (THREADED_ROWS, False)])
+def test_few_rows_take_one_thread_of_blas_and_leave_as_many_as_there_were(rows, single, monkeypatch):
+    threads = lambda: [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    before, seen = threads(), []
+    monkeypatch.setattr(exact, "loss_and_gradient", lambda p, X, y: (seen.append(threads()), (np.nan, p))[1])
+    X = np.linspace(0, 1, rows)[:, None]
+    with pytest.raises(ValueError, match="not finite at the starting values"):
+        fit_hyperparameters(GP(Matern32(1.0), noise=0.1), X, X[:, 0], method=Exact(), key=jax.random.key(0))
+    assert seen[0] == ([1] * len(before) if single else before)
+    assert threads() == before
