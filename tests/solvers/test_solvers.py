@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from problems import exact, prediction_error, problem, with_columns
 
+from pathgp.local import Local
 from pathgp.solvers import (
     CG,
     SAP,
@@ -26,6 +27,7 @@ from pathgp.solvers import (
 )
 from pathgp.solvers.base import warn_unless_converged
 from pathgp.solvers.cholesky import factorise, substitute
+from pathgp.system import Targets
 
 WELL, BADLY = 1e-1, 1e-6
 ITERATIVE = {
@@ -149,18 +151,28 @@ def test_tiles_and_padding_change_nothing(name, key):
     np.testing.assert_allclose(weights[1], weights[0], atol=1e-3 * scale)
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_a_column_does_not_depend_on_the_others(name, key):
-    """Also where columns converge at different times: one that is easy stops by itself."""
-    system, targets = problem(N=400, columns=3)
-    easy = jnp.zeros_like(targets.signal).at[:, 1].set(1.0)
-    targets = eqx.tree_at(lambda t: t.signal, targets, jnp.where(easy > 0, 0.0, targets.signal))
-    targets = eqx.tree_at(lambda t: t.noise, targets, jnp.where(easy > 0, 1e-3, targets.noise))
-    solver = eqx.tree_at(lambda s: s.tolerance, SHORT[name], 0.3)
+@pytest.mark.parametrize(
+    "solver",
+    [
+        CG(rank=5, tolerance=0.1),
+        SAP(passes=50, block_size=64, tolerance=0.1),
+        SDD(steps=3000, batch_size=64, tolerance=0.1),
+        SGD(steps=300, batch_size=64, tolerance=0.5),
+    ],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_a_column_does_not_depend_on_the_others(solver, key):
+    """Also where columns converge at different times: a smooth one stops while a rough one goes on."""
+    system, targets = problem(N=400, columns=2)
+    rough = np.random.default_rng(0).normal(size=400)
+    columns = jnp.asarray(np.column_stack([rough, np.ones(400)]), dtype=float)
+    targets = Targets(columns, jnp.zeros_like(columns))
     together = solver.solve(system, targets, key=key).weights
-    for i in range(3):
-        alone = solver.solve(system, with_columns(targets, [i]), key=key).weights[:, 0]
-        np.testing.assert_allclose(together[:, i], alone, atol=1e-3 * float(jnp.max(jnp.abs(alone))))
+    alone = [solver.solve(system, with_columns(targets, [i]), key=key) for i in range(2)]
+    assert alone[1].info.steps < alone[0].info.steps
+    for i, solution in enumerate(alone):
+        largest = float(jnp.max(jnp.abs(solution.weights)))
+        np.testing.assert_allclose(together[:, i], solution.weights[:, 0], atol=1e-3 * largest)
 
 
 @pytest.mark.parametrize("name", ["CG", "SAP", "SDD", "SGD"])
@@ -235,10 +247,16 @@ def test_divergence_is_an_error_and_not_a_result(key):
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_time_limit_ends_the_run(name, key):
-    system, targets = problem(N=400)
+def test_a_time_limit_ends_the_run_and_the_residual_is_that_of_its_weights(name, key):
+    system, targets = problem(N=200)
     solver = eqx.tree_at(lambda s: s.max_seconds, SHORT[name], 0.0)
-    assert 0 < solver.solve(system, targets, key=key).info.steps < SHORT[name].schedule(system)[0]
+    solution = solver.solve(system, targets, key=key)
+    assert 0 < solution.info.steps < SHORT[name].schedule(system)[0]
+    K, _ = exact(system, targets)
+    B, W = (np.asarray(x, dtype=np.float64) for x in (targets.total, solution.weights))
+    left = np.linalg.norm(B - (K + 0.1 * np.eye(200)) @ W, axis=0) / np.linalg.norm(B, axis=0)
+    assert np.abs(left - 1).min() > 1e-3
+    np.testing.assert_allclose(solution.info.relative_residual, left, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", SHORT)
@@ -299,6 +317,24 @@ def test_solvers_are_abstract_or_final():
     here = {type(s) for s in ITERATIVE.values()}
     assert here | {InducingCG, InducingSGD} == set(Iterative.__subclasses__())
     assert not any(final.__subclasses__() for final in Iterative.__subclasses__())
+
+
+def test_sap_settles_by_what_the_local_projection_leaves(key):
+    """At its probes: b − Kw less what the projection adds to Kw, from dense matrices."""
+    system, targets = problem(N=300)
+    local = Local(neighbours=20)
+    solver = SAP(block_size=64, local=local)
+    plan = solver.prepared(system, targets, key)
+    state = solver.start(plan, system, targets, key, None)
+    for _ in range(solver.blocks(system)[0]):
+        state = solver.step(plan, system, targets, state)
+    K, _ = exact(system, targets)
+    w, residual = np.asarray(solver.weights(plan, state)), np.asarray(solver.residual(plan, system, targets, state)[1])
+    rows = np.asarray(plan.order)[np.asarray(plan.probes.rows)]
+    a, c = (np.asarray(x) for x in local.projection(system).coefficients(system.X[rows]))
+    added = np.einsum("pm,pms->ps", a, residual[c])
+    assert np.abs(added).max() > 0.01
+    np.testing.assert_allclose(state.unfitted, np.asarray(targets.total)[rows] - K[rows] @ w - added, atol=1e-3)
 
 
 def test_sap_stops_where_predictions_have_settled(key):
