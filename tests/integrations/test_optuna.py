@@ -100,6 +100,19 @@ def test_trials_that_failed_are_not_suggested_again_and_those_with_other_paramet
     assert study.sampler.sample_relative(study, frozen, space) == {"k": 3}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_being_tried_is_not_suggested_though_there_is_news(seed):
+    space = {"k": optuna.distributions.IntDistribution(0, 3)}
+    study = optuna.create_study(sampler=quick(seed=seed, n_startup_trials=1))
+    first = study.ask(space)
+    study.tell(first, 1.0)
+    running, ended = study.ask(space), study.ask(space)
+    study.tell(ended, 2.0)
+    last = study.ask(space)
+    assert {trial.params["k"] for trial in (first, running, ended, last)} == {0, 1, 2, 3}
+    assert type(last.params["k"]) is int
+
+
 def test_no_startup_trials_are_refused():
     with pytest.raises(ValueError, match="n_startup_trials must be at least 1"):
         quick(n_startup_trials=0)

@@ -181,7 +181,7 @@ class History:
             self.queue = [points[i : i + 1] for i in range(len(points))]
         self.handed += 1
         self.suggested[trial.number] = point = self.queue.pop(0)
-        row = self.settings.space.decode(point)[0]
+        row = self.settings.space.decode(point)[0].tolist()  # as JSON can say it
         return {name: p.outward(value) for (name, p), value in zip(self.parameters.items(), row, strict=True)}
 
     def knows(self, trial: FrozenTrial) -> bool:

@@ -145,6 +145,7 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
             is_free = [not np.any(_same(taken, x)) for x in others]
             points[np.array(lacking)[is_free]] = others[is_free]
             state = dataclasses.replace(state, designed=end)
+            points = _new_first(points, state.taken)
     pending = np.concatenate([state.pending, points])
     return points, dataclasses.replace(state, asks=state.asks + 1, pending=pending)
 
@@ -281,6 +282,13 @@ def _choose(found: Found, taken: Codes, num: int) -> tuple[Codes, list[int]]:
         if not fresh:
             lacking.append(i)
     return chosen, lacking
+
+
+def _new_first(points: Codes, taken: Codes) -> Codes:
+    """The points with those last that are taken, or repeat one before: where few are left, not all may be wanted."""
+    known = np.concatenate([taken, points])
+    repeats = [bool(np.any(_same(known[: len(taken) + i], x))) for i, x in enumerate(points)]
+    return points[np.argsort(repeats, kind="stable")]
 
 
 def _same(points: Codes, x: Float64[np.ndarray, "e"]) -> Bool[np.ndarray, "n"]:
