@@ -359,3 +359,11 @@ def test_the_library_imports_without_scikit_learn_until_it_is_needed():
     code = "import sys, pathgp; print('sklearn' in sys.modules, pathgp.PathGPRegressor and 'sklearn' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("name", ["X", "y"])
+def test_what_is_too_large_to_be_squared_is_refused(name):
+    X, y = np.arange(6.0)[:, None], np.arange(6.0)
+    X, y = (1e300 * X, y) if name == "X" else (X, 1e300 * y)
+    with pytest.raises(ValueError, match=f"{name} has values whose squares are too large for float64"):
+        PathGPRegressor().fit(X, y)

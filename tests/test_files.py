@@ -40,3 +40,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         write_atomically(path, b"new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere is missing: make it first"):
+        write_atomically(tmp_path / "nowhere" / "figures.json", b"new")

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -233,3 +236,33 @@ def test_bad_input_gets_a_sentence(case):
     attempt, sentence = BAD[case]
     with pytest.raises(ValueError, match=sentence):
         attempt()
+
+
+MISTAKEN = """
+import numpy as np
+from pathgp import GP, condition, kernels
+from pathgp.likelihood import fit_hyperparameters
+gp, X, y = GP(kernels.RBF(1.0), noise=0.1), np.zeros((2, 1)), np.zeros(2)
+mistakes = [
+    *(lambda kernel=kernel: GP(kernel, noise=0.1) for kernel in ("rbf", kernels.RBF)),
+    *(lambda ask=ask, key=key: ask(gp, X, y, key=key) for ask in (condition, fit_hyperparameters) for key in (0, X)),
+]
+for mistake in mistakes:
+    try:
+        mistake()
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_types_that_are_often_mistaken_get_a_sentence():
+    """In a process of its own, where no types are checked as they are in the tests."""
+    run = subprocess.run([sys.executable, "-c", MISTAKEN], capture_output=True, text=True, check=True, timeout=300)
+    said = run.stdout.splitlines()
+    assert len([line for line in said if line.startswith("kernel must be a kernel such as kernels.Matern32(1.0)")]) == 2
+    assert len([line for line in said if line.startswith("key must be a random key, such as jax.random.key(0)")]) == 4
+
+
+def test_what_is_printed_has_the_numbers_in_it():
+    shown = repr(GP(Matern32([0.25, 2.0]) + Matern32(4.0), noise=0.125))
+    assert all(number in shown for number in ("0.25", "2.", "4.", "0.125"))

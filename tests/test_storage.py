@@ -14,10 +14,11 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from pathgp import GP, Local, condition, kernels, solvers, storage
+from pathgp import GP, Local, PathGPRegressor, condition, kernels, solvers, storage
 from pathgp.likelihood import Trace
 from pathgp.neighbours import tree
 from pathgp.system import System
+from pathgp.thompson import ThompsonSampler
 
 KERNEL = kernels.Matern32([0.7, 1.1], 2.0) + kernels.RBF(0.4)
 X = np.random.default_rng(0).normal(size=(150, 2))
@@ -291,6 +292,16 @@ def test_a_name_that_is_not_on_the_list_is_never_looked_up(tmp_path, monkeypatch
     monkeypatch.setattr(storage.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
     storage.save(tmp_path / "model", None)
     refused(tmp_path / "model", "holds a os.system, which is no class of this version")
+
+
+@pytest.mark.parametrize("kind", ["PathGPRegressor", "ThompsonSampler"])
+def test_what_has_a_reader_of_its_own_is_said_to_have_one(kind, tmp_path):
+    path = tmp_path / "model"
+    if kind == "PathGPRegressor":
+        PathGPRegressor(hyperparameters="fixed", num_samples=2, random_state=0).fit(X[:9], Y[:9]).save(path)
+    else:
+        ThompsonSampler([(0.0, 1.0)]).save(path)
+    refused(path, f"holds a {kind}: read it with `{kind}.load`")
 
 
 def test_a_missing_file_says_so(tmp_path):

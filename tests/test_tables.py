@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pathgp import tables
-from pathgp.encoding import Encoding, learn_encoding
+from pathgp.encoding import Encoding
+from pathgp.scanning import learn_encoding
 
 
 def written(folder: pathlib.Path, text: str, name: str = "table.csv") -> pathlib.Path:
@@ -82,15 +83,17 @@ def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):
     same = Encoding.from_json(json.loads(json.dumps(encoding.as_json())))
     assert same == encoding
     other = written(tmp_path, "sold,extra,colour,size\nfalse,x,blue,2\n1,z,,\n", "other.csv")
-    ((X, y),) = same.blocks(other)
-    np.testing.assert_array_equal(X, [[2, 1, 0, 0], [2, 0, 1, 1]])  # the median of 1, 2, 4 and the more frequent red
-    assert len(y) == 2
+    (block,) = same.blocks(other)
+    np.testing.assert_array_equal(
+        block.X, [[2, 1, 0, 0], [2, 0, 1, 1]]
+    )  # the median of 1, 2, 4 and the more frequent red
+    assert len(block.y) == 2
 
 
 @pytest.mark.parametrize("rows", ["1,2\n", "1,2\n" * 9])
 def test_a_table_that_changes_while_it_is_read_is_refused(rows, tmp_path):
     path = written(tmp_path, "a,y\n1,2\n3,4\n")
-    encoding, count = learn_encoding(path, "y")
+    encoding, count, *_ = learn_encoding(path, "y")
     assert count == 2
     written(tmp_path, "a,y\n" + rows)
     with pytest.raises(ValueError, match="had 2 rows when it was looked at first"):
@@ -98,10 +101,10 @@ def test_a_table_that_changes_while_it_is_read_is_refused(rows, tmp_path):
 
 
 def test_a_median_needs_no_more_than_some_of_the_values(tmp_path, monkeypatch):
-    monkeypatch.setattr("pathgp.encoding.MOST_VALUES", 1000)
+    monkeypatch.setattr("pathgp.scanning.MOST_VALUES", 1000)
     values = np.random.default_rng(0).permutation(20_001)
     path = written(tmp_path, "a,b,y\n" + "".join(f"{v},{'' if v % 2 else 7},1\n" for v in values))
-    encoding, _ = learn_encoding(path, "y", impute=True)
+    encoding = learn_encoding(path, "y", impute=True).encoding
     a, b = (column.fill for column in encoding.columns)
     assert a == pytest.approx(10_000, abs=4 * 20_001 / 2 / np.sqrt(500))  # four standard errors of 500 values
     assert a != 10_000
@@ -135,9 +138,9 @@ def test_blocks_have_the_same_rows_whatever_their_size(tmp_path):
     encoding = learn_encoding(path, "y")[0]
     for rows, sizes in ((300, [300, 300, 300, 100]), (500, [500, 500]), (2000, [1000])):
         blocks = list(encoding.blocks(path, with_target=True, rows=rows))
-        assert [len(X) for X, _ in blocks] == sizes
-        np.testing.assert_array_equal(np.concatenate([X[:, 0] for X, _ in blocks]), values[:, 0])
-        np.testing.assert_array_equal(np.concatenate([y for _, y in blocks]), values[:, 1])
+        assert [len(block.X) for block in blocks] == sizes
+        np.testing.assert_array_equal(np.concatenate([block.X[:, 0] for block in blocks]), values[:, 0])
+        np.testing.assert_array_equal(np.concatenate([block.y for block in blocks]), values[:, 1])
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", "out.parquet"])
@@ -195,11 +198,16 @@ def test_names_of_columns_that_need_quotes_are_read_back(tmp_path, name):
         ("a,y\n1,2\n", {"drop": ["a"]}, "no column left for an input"),
         ("a,y\n1,2\n", {"one_hot": ["z"]}, "--one-hot names 'z'"),
         ("a,y\nx,2\nz,3\n", {}, "'a' holds text: add --one-hot a .* or --drop a"),
-        ("a,y\n1,x\n2,z\n", {}, "column 'y' holds text"),
-        ("a,y\n2020-01-01,1\n", {}, r"column 'a' holds date32\[day\]"),
+        ("a,y\n1,x\n2,z\n", {}, "the target 'y' holds text, where numbers are needed"),
+        ("a,y\n1,2020-01-01\n", {}, "the target 'y' holds date, where numbers are needed"),
+        ("a,y\n12:30:00,1\n", {}, r"'a' holds time32\[s\]: turn it into numbers first, or --drop a"),
+        ("area (m²),y\noak,2\n", {}, r"'area \(m²\)' holds text: add --one-hot 'area \(m²\)' .* or --drop 'area"),
+        ("a,b,y\nx,1,p\nz,n.a.,q\nw,3,r\n", {}, "target 'y' .*; 'b' .* 'n.a.' in row 2: .*; 'a' holds text"),
+        ("a,y\n1,\n2,2\n", {}, "the target 'y' is missing in 1 of 2 rows: remove them, or add --skip-missing"),
+        ("a,y\n1,\n,2\n", {"skip_missing": True}, "no row in which no value is missing"),
         ("a,b,y\n,1,1\n3,,2\n,5,3\n", {}, r"missing in 'a' \(2 of 3\), 'b' \(1 of 3\): .* --impute"),
         ("a,y\n,1\n,2\n", {"impute": True}, "column 'a' is empty"),
-        ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 rows"),
+        ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 of 2 rows"),
         ("a,y\ninf,1\n-inf,2\n", {}, "column 'a' has 2 infinite values"),
         ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite values"),
         ("a,y\n1,2\n3\n", {}, "cannot be read: (Row #3: )?Expected 2 columns, got 1: 3"),  # it counts on one core alone
@@ -268,7 +276,7 @@ def test_an_npy_file_is_read_like_any_other_table(tmp_path):
     with pytest.raises(ValueError, match=r"missing in '2' \(1 of 3\)"):
         learn_encoding(path, "1")
     rows = learn_encoding(path, "1", impute=True)[0].read(path)
-    np.testing.assert_array_equal(rows.inputs, [[1, 3], [2, -4], [4, -0.5]])  # the median of 3 and −4
+    np.testing.assert_array_equal(rows.inputs, [[1, 3, 0], [2, -4, 0], [4, -0.5, 1]])  # the median of 3 and −4
     assert learn_encoding(path, "1", columns=["0"], one_hot=["0"])[0].inputs == ("0=1", "0=2", "0=4")
     np.save(path, np.array([[True, False], [False, True]]))
     assert tables.column_kinds(path) == {"0": "boolean", "1": "boolean"}

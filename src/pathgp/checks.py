@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -143,6 +144,17 @@ def noise_of_update(
     if given is None:
         raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
     return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
+
+
+def random_key(key: object) -> None:
+    """Refuses what is no random key of JAX, for instance a seed."""
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) and not _is_raw_key(key):
+        raise ValueError(f"key must be a random key, such as jax.random.key(0), but it is {key!r}.")
+
+
+def _is_raw_key(key: object) -> bool:
+    """Whether it is one of those that `jax.random.PRNGKey` makes."""
+    return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1
 
 
 def at_least(value: float, least: float, name: str) -> None:

@@ -228,6 +228,9 @@ def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> flo
     return rates.entry * (work.entries + SINE * FEATURES * N) + rates.flop * (work.again * c + work.flops)
 
 
+LOOK_SECONDS = 0.3
+"""How long each rate is measured for at least."""
+
 STEP_FLOPS = 3e9
 """What a step of `NearestNeighbour` takes, in operations of a product of matrices: most are small factorisations."""
 
@@ -290,11 +293,11 @@ def _search(points: Float[Array, "N d"], Q: Float[Array, "n d"]) -> Int[Array, "
     return Exhaustive(points).nearest(Q, 192)
 
 
-def _best(f: Callable[[], Any], runs: int = 3) -> float:
-    """The least seconds of some runs after a first one: other work on the machine only ever adds to them."""
+def _best(f: Callable[[], Any]) -> float:
+    """The least seconds of many short runs after a first one: other work on the machine only ever adds to them."""
     jax.block_until_ready(f())
     seconds = []
-    for _ in range(runs):
+    while len(seconds) < 3 or (sum(seconds) < LOOK_SECONDS and len(seconds) < 50):
         start = time.perf_counter()
         jax.block_until_ready(f())
         seconds.append(time.perf_counter() - start)

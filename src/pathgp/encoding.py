@@ -3,33 +3,35 @@
 import dataclasses
 import itertools
 import pathlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from pathgp.tables import BOOLEAN, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches, row_count
+from pathgp.tables import ARROW, AS_IT_IS, DATES, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches
+from pathgp.tables import row_count as rows_of_file
 
-MOST_CATEGORIES = 100
-MOST_VALUES = 200_000
-"""Of a column, from which its median is taken."""
+DAY = 86_400_000_000
+"""In microseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table: one input where it holds numbers, one for each category where it holds text.
+    """A column of a table: one input where it holds numbers or dates, one for each category where it holds text.
 
-    `fill` is what stands for a missing value: a median, the most frequent category, or None to refuse it.
+    A date is the number of days since 1970. `fill` is what stands for a missing value: a median, the most frequent
+    category, or None to refuse it. With an `indicator` there is one input more, 1 where the value is missing and 0
+    elsewhere; then a missing text is of no category.
     """
 
     name: str
     kind: str
     categories: tuple[str, ...] = ()
     fill: float | str | None = None
+    indicator: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -37,33 +39,49 @@ class Column:
 
         >>> Column("colour", "text", ("blue", "red")).inputs
         ('colour=blue', 'colour=red')
+        >>> Column("size", "number", fill=3.5, indicator=True).inputs
+        ('size', 'size is missing')
         """
-        return tuple(f"{self.name}={c}" for c in self.categories) if self.kind == TEXT else (self.name,)
+        own = tuple(f"{self.name}={c}" for c in self.categories) if self.kind == TEXT else (self.name,)
+        return (*own, f"{self.name} is missing") if self.indicator else own
 
-    def encode(self, path: pathlib.Path, values: pa.Array) -> Float[np.ndarray, "n k"]:
-        """Its inputs in some rows."""
-        if self.kind != TEXT:
-            x = _floats(values)
-            self._refuse_missing(path, int(np.isnan(x).sum()))
-            _refuse_infinite(path, self.name, int(np.isinf(x).sum()))
-            return (x if self.fill is None else np.where(np.isnan(x), self.fill, x))[:, None]
-        self._refuse_missing(path, values.null_count)
-        filled = values.fill_null(self.fill) if values.null_count else values
+    def encode(self, path: pathlib.Path, values: pa.Array, allow_unknown: bool = False) -> Float[np.ndarray, "n k"]:
+        """Its inputs in some rows. A category that is not known is refused, or none of those that are."""
+        missing = is_missing(self.kind, values)
+        if missing.any() and self.fill is None:
+            raise ValueError(
+                f"{path}: {missing.sum()} values are missing in column {self.name!r}: remove those rows, or fit with "
+                "--impute, which puts the median or the most frequent category there."
+            )
+        own = self._categories(path, values, allow_unknown) if self.kind == TEXT else self._numbers(path, values)
+        return np.column_stack([own, missing]) if self.indicator else own
+
+    def _numbers(self, path: pathlib.Path, values: pa.Array) -> Float[np.ndarray, "n 1"]:
+        x = numbers(self.kind, values)
+        refuse_infinite(path, self.name, int(np.isinf(x).sum()))
+        return (x if self.fill is None else np.where(np.isnan(x), self.fill, x))[:, None]
+
+    def _categories(self, path: pathlib.Path, values: pa.Array, allow_unknown: bool) -> Float[np.ndarray, "n c"]:
+        filled = values.fill_null(self.fill) if values.null_count and not self.indicator else values
         index = pyarrow.compute.index_in(filled, value_set=pa.array(self.categories, pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
-        if index.null_count:
-            unknown = filled.filter(index.is_null()).unique().to_pylist()
+        unknown = filled.filter(index.is_null()).drop_null().unique().to_pylist()
+        if unknown and not allow_unknown:
             raise ValueError(
                 f"{path}: column {self.name!r} holds {listed(unknown, 3)}, which the model was not fitted with: it "
-                f"knows {listed(self.categories)}."
+                f"knows {listed(self.categories)}. Mend it, or add --allow-unknown to take it for none of them."
             )
-        return np.eye(len(self.categories))[index.to_numpy()]
+        none = len(self.categories)
+        return np.eye(none + 1)[index.fill_null(none).to_numpy(), :none]
 
-    def _refuse_missing(self, path: pathlib.Path, count: int) -> None:
-        if count and self.fill is None:
-            raise ValueError(
-                f"{path}: {count} values are missing in column {self.name!r}: remove those rows, or fit with --impute, "
-                "which puts the median or the most frequent category there."
-            )
+
+class Block(NamedTuple):
+    """Some rows of a table: inputs, target (empty if it was not asked for), and columns that are copied."""
+
+    X: Float[np.ndarray, "n d"]
+    y: Float[np.ndarray, "n"]
+    kept: dict[str, pa.Array]
+    missing: int
+    """How many values were missing, and something put in their place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,42 +106,64 @@ class Encoding:
         columns = tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in stored["columns"])
         return cls(stored["target"], columns)
 
+    def matrix(self, frame: Any) -> Float[np.ndarray, "n d"]:
+        """The inputs of a data frame: pandas, polars, or an Arrow table."""
+        table = pa.table(frame)
+        missing = [column.name for column in self.columns if column.name not in table.column_names]
+        if missing:
+            raise ValueError(f"the frame lacks {listed(missing)}, which the model needs.")
+        whole = lambda c: table[c.name].combine_chunks().cast(ARROW[c.kind], safe=False)
+        name = pathlib.Path("the frame")
+        return np.concatenate([column.encode(name, whole(column)) for column in self.columns], axis=1)
+
     def blocks(
-        self, path: pathlib.Path, with_target: bool = False, rows: int = ROWS_AT_ONCE
-    ) -> Iterator[tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "n"]]]:
-        """Inputs and target, `rows` rows at a time and fewer at the end; the target is empty if it is not asked for."""
+        self,
+        path: pathlib.Path,
+        with_target: bool = False,
+        rows: int = ROWS_AT_ONCE,
+        *,
+        skip_missing: bool = False,
+        allow_unknown: bool = False,
+        keep: Sequence[str] = (),
+    ) -> Iterator[Block]:
+        """The table, `rows` rows at a time and fewer at the end, without incomplete rows if those are to be skipped."""
         kinds = {column.name: column.kind for column in self.columns}
         if with_target:
             if self.target is None:
                 raise ValueError("the model does not know the name of its target: fit it with `pathgp fit`.")
             kinds[self.target] = NUMBER
         present = column_kinds(path)
-        missing = [name for name in kinds if name not in present]
-        if missing:
-            raise ValueError(f"{path} lacks {listed(missing)}, which the model needs: its columns are {_all(present)}.")
-        held: list[tuple[np.ndarray, np.ndarray]] = []
-        count = total = 0
-        for batch in read_batches(path, kinds):
-            X = np.concatenate([column.encode(path, batch[column.name]) for column in self.columns], axis=1)
-            y = _target(path, self.target, batch) if with_target else np.empty(len(X))
-            total += len(X)
-            while len(X):
-                taken = min(rows - count, len(X))
-                held.append((X[:taken], y[:taken]))
-                X, y, count = X[taken:], y[taken:], count + taken
-                if count == rows:
-                    yield _stacked(held)
-                    held, count = [], 0
+        for names, why in ((kinds, "which the model needs"), (keep, "which --keep names")):
+            missing = [name for name in names if name not in present]
+            if missing:
+                raise ValueError(f"{path} lacks {listed(missing)}, {why}: its columns are {listed(list(present))}.")
+        copied = [name for name in keep if name not in kinds]
+        held, total = _Held(rows), 0
+        for batch in read_batches(path, {**kinds, **dict.fromkeys(copied, AS_IT_IS)}):
+            total += batch.num_rows
+            if skip_missing:
+                batch = batch.filter(pa.array(complete(kinds, batch)))
+            yield from held.add(self._block(path, batch, with_target, allow_unknown, keep))
         if not total:
             raise ValueError(f"{path} has no rows below its header.")
-        if held:
-            yield _stacked(held)
+        yield from held.rest()
 
-    def read(self, path: pathlib.Path, dtype: Any = np.float32, count: int | None = None) -> "Rows":
+    def _block(
+        self, path: pathlib.Path, batch: pa.RecordBatch, with_target: bool, allow_unknown: bool, keep: Sequence[str]
+    ) -> Block:
+        X = np.concatenate([c.encode(path, batch[c.name], allow_unknown) for c in self.columns], axis=1)
+        y = known_target(path, self.target, batch) if with_target else np.empty(len(X))
+        missing = sum(int(is_missing(c.kind, batch[c.name]).sum()) for c in self.columns)
+        return Block(X, y, {name: batch[name] for name in keep}, missing)
+
+    def read(
+        self, path: pathlib.Path, dtype: Any = np.float32, count: int | None = None, *, skip_missing: bool = False
+    ) -> "Rows":
         """Inputs and target of all rows: once in memory if it is known how many there are, else twice for a while."""
-        count, blocks = row_count(path) if count is None else count, self.blocks(path, with_target=True)
-        first, y_first = next(blocks)
-        origin = np.sort(first, axis=0)[len(first) // 2]
+        count = rows_of_file(path) if count is None and not skip_missing else count
+        blocks = self.blocks(path, with_target=True, skip_missing=skip_missing)
+        first = next(blocks)
+        origin = np.sort(first.X, axis=0)[len(first.X) // 2]
         rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
 
         def from_origin(block: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
@@ -138,9 +178,10 @@ class Encoding:
                 )
             return rounded
 
-        stream = ((from_origin(X), y) for X, y in itertools.chain([(first, y_first)], blocks))
+        stream = ((from_origin(block.X), block.y) for block in itertools.chain([first], blocks))
         if count is None:
-            return Rows(*_stacked(list(stream)), origin)
+            X_blocks, y_blocks = zip(*stream, strict=True)
+            return Rows(np.concatenate(X_blocks), np.concatenate(y_blocks), origin)
         X, y, done = np.empty((count, len(origin)), dtype), np.empty(count), 0
         for X_block, y_block in stream:
             here = slice(done, done := done + len(y_block))
@@ -171,145 +212,70 @@ class Rows(NamedTuple):
         return Rows(self.X[index], self.y[index], self.origin)
 
 
-def learn_encoding(
-    path: pathlib.Path,
-    target: str,
-    columns: Sequence[str] | None = None,
-    drop: Sequence[str] = (),
-    one_hot: Sequence[str] | None = None,
-    impute: bool = False,
-) -> tuple[Encoding, int]:
-    """How the columns of a table become inputs, `columns` or all but the target and `drop`; and how many rows it has.
+class _Held:
+    """Blocks of any size, cut and put together to blocks of one size."""
 
-    Columns of text are refused unless `one_hot` names them, or is empty, which means all of them; None means none.
-    Missing values are refused unless `impute`. The file is read once.
-    """
-    present = column_kinds(path)
-    for option, names in (("--target", [target]), ("--columns", columns or []), ("--drop", drop)):
-        _refuse_unknown(path, option, names, present)
-        if target in names and option != "--target":
-            raise ValueError(f"{option} names {target!r}, but that is the target, which cannot be an input.")
-    chosen = list(columns) if columns else [name for name in present if name != target and name not in drop]
-    if not chosen:
-        raise ValueError(f"{path} has no column left for an input: its columns are {_all(present)}.")
-    if len(set(chosen)) < len(chosen):
-        raise ValueError("--columns names a column twice.")
-    text = [name for name in chosen if present[name] == TEXT]
-    as_text = [] if one_hot is None else (list(one_hot) or text)
-    _refuse_unknown(path, "--one-hot", as_text, dict.fromkeys(chosen, ""))
-    refused = [name for name in text if name not in as_text]
-    if refused:
-        raise ValueError(
-            f"{path}: {listed(refused)} holds text: add --one-hot {' '.join(refused)} to make an input of each value, "
-            f"or --drop {' '.join(refused)}."
-        )
-    for name in (*chosen, target):
-        if present[name] not in ((NUMBER,) if name == target else (NUMBER, BOOLEAN, TEXT)):
-            raise ValueError(f"{path}: column {name!r} holds {present[name]}: turn it into numbers first.")
-    kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
-    scanned, rows = _scan(path, kinds, target, impute)
-    return Encoding(target, scanned), rows
+    def __init__(self, rows: int) -> None:
+        self.rows, self.blocks = rows, list[Block]()
+
+    def add(self, block: Block) -> Iterator[Block]:
+        """The whole blocks that there are with these rows."""
+        self.blocks.append(block)
+        if sum(len(held.X) for held in self.blocks) < self.rows:
+            return
+        whole = _stacked(self.blocks)
+        starts = range(0, len(whole.X), self.rows)
+        cut = [_cut(whole, start, start + self.rows) for start in starts]
+        self.blocks = [cut.pop()] if len(whole.X) % self.rows else []
+        yield from cut
+
+    def rest(self) -> Iterator[Block]:
+        """The last, smaller one."""
+        if any(len(held.X) for held in self.blocks):
+            yield _stacked(self.blocks)
 
 
-def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool) -> tuple[tuple[Column, ...], int]:
-    """Each column with its categories and, if asked for, what to put where a value is missing; and the rows."""
-    categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
-    values = {name: _Some() for name, kind in kinds.items() if kind != TEXT}
-    missing, infinite, rows = Counter[str](), Counter[str](), 0
-    for batch in read_batches(path, {**kinds, target: NUMBER}):
-        rows += batch.num_rows
-        _target(path, target, batch)
-        for name, kind in kinds.items():
-            if kind == TEXT:
-                for count in batch[name].drop_null().value_counts().to_pylist():
-                    categories[name][count["values"]] += count["counts"]
-                missing[name] += batch[name].null_count
-                _refuse_many(path, name, len(categories[name]))
-            else:
-                x = _floats(batch[name])
-                missing[name] += int(np.isnan(x).sum())
-                infinite[name] += int(np.isinf(x).sum())
-                if impute:
-                    values[name].add(x)
-    if not rows:
-        raise ValueError(f"{path} has no rows below its header.")
-    for name in kinds:
-        if missing[name] == rows:
-            raise ValueError(f"{path}: column {name!r} is empty: leave it out with --drop {name}.")
-        _refuse_infinite(path, name, infinite[name])
-    absent = {name: count for name, count in missing.items() if count}
-    if absent and not impute:
-        raise ValueError(
-            f"{path}: values are missing in {', '.join(f'{n!r} ({c} of {rows})' for n, c in absent.items())}: remove "
-            "those rows or columns, or add --impute to put the median or the most frequent category there."
-        )
-    columns = []
-    for name, kind in kinds.items():
-        if kind == TEXT:
-            fill = categories[name].most_common(1)[0][0] if impute else None
-            columns.append(Column(name, kind, tuple(sorted(categories[name])), fill))
-        else:
-            columns.append(Column(name, kind, (), values[name].median if impute else None))
-    return tuple(columns), rows
+def _stacked(blocks: Sequence[Block]) -> Block:
+    kept = {name: pa.concat_arrays([block.kept[name] for block in blocks]) for name in blocks[0].kept}
+    X, y = (np.concatenate(parts) for parts in ([b.X for b in blocks], [b.y for b in blocks]))
+    return Block(X, y, kept, sum(block.missing for block in blocks))
 
 
-class _Some:
-    """Values of a column: all, or above `MOST_VALUES` a random half, quarter, … of them, so that memory is bounded."""
-
-    def __init__(self) -> None:
-        self.kept: list[np.ndarray] = []
-        self.share = 1.0
-        self.rng = np.random.default_rng(0)
-
-    def add(self, x: Float[np.ndarray, "n"]) -> None:
-        """Looks at more of them, as far as they are not missing."""
-        x = x[~np.isnan(x)]
-        self.kept.append(x if self.share == 1 else x[self.rng.random(len(x)) < self.share])
-        while sum(map(len, self.kept)) > MOST_VALUES:
-            half = np.concatenate(self.kept)
-            self.kept, self.share = [half[self.rng.random(len(half)) < 0.5]], self.share / 2
-
-    @property
-    def median(self) -> float:
-        """Of those that were looked at."""
-        return float(np.median(np.concatenate(self.kept)))
+def _cut(block: Block, start: int, end: int) -> Block:
+    """Some of the rows; all missing values are counted with the first."""
+    kept = {name: column[start:end] for name, column in block.kept.items()}
+    return Block(block.X[start:end], block.y[start:end], kept, block.missing if start == 0 else 0)
 
 
-def _floats(values: pa.Array) -> Float[np.ndarray, "n"]:
+def numbers(kind: str, values: pa.Array) -> Float[np.ndarray, "n"]:
+    """A column that is no text as numbers, NaN where one is missing."""
+    if kind in DATES:
+        return values.cast(pa.int64()).cast(pa.float64()).to_numpy(zero_copy_only=False) / DAY
     return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
-def _target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) -> Float[np.ndarray, "n"]:
-    y = _floats(batch[name])
+def is_missing(kind: str, values: pa.Array) -> Bool[np.ndarray, "n"]:
+    """Which rows of a column are empty, or not a number."""
+    if kind == TEXT:
+        return values.is_null().to_numpy(zero_copy_only=False)
+    return np.isnan(numbers(kind, values))
+
+
+def complete(kinds: Mapping[str, str], batch: pa.RecordBatch) -> Bool[np.ndarray, "n"]:
+    """Which rows have a value in every column."""
+    return ~np.any([is_missing(kind, batch[name]) for name, kind in kinds.items()], axis=0)
+
+
+def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) -> Float[np.ndarray, "n"]:
+    """The target, refused where it is missing or infinite."""
+    y = numbers(NUMBER, batch[name])
     if np.isnan(y).any():
         raise ValueError(f"{path}: the target {name!r} is missing in {int(np.isnan(y).sum())} rows: remove them.")
-    _refuse_infinite(path, str(name), int(np.isinf(y).sum()))
+    refuse_infinite(path, str(name), int(np.isinf(y).sum()))
     return y
 
 
-def _stacked(blocks: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    X, y = zip(*blocks, strict=True)
-    return np.concatenate(X), np.concatenate(y)
-
-
-def _all(names: Mapping[str, str]) -> str:
-    return listed(list(names))
-
-
-def _refuse_unknown(path: pathlib.Path, option: str, names: Sequence[str], present: Mapping[str, str]) -> None:
-    unknown = [name for name in names if name not in present]
-    if unknown:
-        raise ValueError(f"{option} names {listed(unknown)}, but the columns of {path} are {_all(present)}.")
-
-
-def _refuse_infinite(path: pathlib.Path, name: str, count: int) -> None:
+def refuse_infinite(path: pathlib.Path, name: str, count: int) -> None:
+    """Says where infinite values are."""
     if count:
         raise ValueError(f"{path}: column {name!r} has {count} infinite values: remove or correct them.")
-
-
-def _refuse_many(path: pathlib.Path, name: str, count: int) -> None:
-    if count > MOST_CATEGORIES:
-        raise ValueError(
-            f"{path}: column {name!r} has more than {MOST_CATEGORIES} different values, too many for an input each: "
-            f"group them, or --drop {name}."
-        )

@@ -37,6 +37,8 @@ def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
     A reader never sees half a file, whatever writes it and however large it is; a failure leaves the old file alone.
     Of several writers, in threads, processes or on machines that share a disk, the last one's file stays.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} is missing: make it first, or name another place.")
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
         beside.touch()

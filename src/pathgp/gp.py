@@ -255,6 +255,7 @@ def condition(
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
     checks.at_least(num_samples, 0, "num_samples")
+    checks.random_key(key)
     sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
     asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
     slot = slot_of(checkpoint, "solve", lambda: asked)

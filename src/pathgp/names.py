@@ -26,5 +26,6 @@ SOLVERS = {
 def named(known: dict[str, Any], name: str, argument: str) -> Any:
     """What a name stands for; a sentence with all names where it stands for nothing."""
     if name not in known:
-        raise ValueError(f"{argument} must be one of {', '.join(known)}, or an object, but it is {name!r}.")
+        object_too = "" if argument.startswith("--") else ", or an object"
+        raise ValueError(f"{argument} must be one of {', '.join(known)}{object_too}, but it is {name!r}.")
     return known[name]

@@ -27,6 +27,13 @@ class GP(eqx.Module):
     noise: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="noise"))
     mean: Float[Array, ""] = eqx.field(converter=partial(checks.scalar, name="mean"), default=0.0)
 
+    def __check_init__(self) -> None:
+        if isinstance(self.kernel, str | type):
+            raise ValueError(f"kernel must be a kernel such as kernels.Matern32(1.0), but it is {self.kernel!r}.")
+
+    def __repr__(self) -> str:
+        return eqx.tree_pformat(self, short_arrays=False)
+
 
 def parts(gp: GP) -> dict[str, Any]:
     """What a process is, by name."""

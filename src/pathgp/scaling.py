@@ -38,12 +38,15 @@ def identity(columns: int) -> Scaling:
     return Scaling(np.zeros(columns), np.ones(columns))
 
 
-def standardizing(X: Any, weights: Float64[np.ndarray, "n"]) -> Scaling:
+def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") -> Scaling:
     """The map to mean zero and variance one, rows counted by their weights; a constant column keeps its unit."""
     total = weights.sum()
     origin = np.asarray(X[0], np.float64)  # from which a constant column differs by zero, with no rounding of its sum
-    centre = origin + sum((weights[rows] @ (X[rows] - origin) for rows in chunks(len(X))), 0.0) / total
-    squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre = origin + sum((weights[rows] @ (X[rows] - origin) for rows in chunks(len(X))), 0.0) / total
+        squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
+    if not np.all(np.isfinite(squares)):
+        raise ValueError(f"{name} has values whose squares are too large for float64: measure it in a larger unit.")
     scale = np.sqrt(squares)
     constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(centre)
     return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))
@@ -51,7 +54,7 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"]) -> Scaling:
 
 def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
     """The map to mean zero and variance one; what does not vary is measured by its size."""
-    centre, scale = standardizing(Y, weights)
+    centre, scale = standardizing(Y, weights, "y")
     constant = np.ptp(Y, axis=0) == 0
     return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
 

@@ -32,6 +32,9 @@ from pathgp.predictive import Predictor
 FORMAT = 1
 """The version of the format: a file of a later one is refused, and an earlier one stays readable."""
 
+OWN_READERS = ("PathGPRegressor", "ThompsonSampler")
+"""What has a `load` of its own, by the word of its metadata."""
+
 Metadata = Mapping[str, Any]
 Path = str | os.PathLike[str]
 Classes = tuple[type, ...]
@@ -87,6 +90,9 @@ def load(path: Path, *, classes: Classes = ()) -> Any:
     try:
         return decoder.decode(json.loads(header["structure"]))
     except Refused:
+        kind = metadata(path).get("kind")
+        if kind in OWN_READERS and not classes:
+            raise Refused(f"{path} holds a {kind}: read it with `{kind}.load`.") from None
         raise
     except Exception as error:  # whatever a description raises that `save` did not write, though its checksum is right
         raise Refused(

@@ -4,6 +4,7 @@ import csv
 import io
 import pathlib
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,22 @@ import pyarrow.parquet
 from pathgp import npy
 from pathgp.files import replacing
 
-NUMBER, BOOLEAN, TEXT = "number", "boolean", "text"
-ARROW = {NUMBER: pa.float64(), BOOLEAN: pa.bool_(), TEXT: pa.string()}
-WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text"}
+NUMBER, BOOLEAN, TEXT, DATE, ZONED = "number", "boolean", "text", "date", "date with a zone"
+DATES = (DATE, ZONED)
+ARROW = {
+    NUMBER: pa.float64(),
+    BOOLEAN: pa.bool_(),
+    TEXT: pa.string(),
+    DATE: pa.timestamp("us"),
+    ZONED: pa.timestamp("us", "UTC"),
+}
+AS_IT_IS = "as it is"
+"""Of a column that is copied: the characters of a CSV, the values of any other table."""
+WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with its zone"}
 ROWS_AT_ONCE = 65_536
+SEPARATORS = ",;\t"
+LOOK_BYTES = 65_536
+"""Of the beginning of a CSV, from which its separator and its decimal point are told."""
 
 
 def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") -> bool:
@@ -43,7 +56,7 @@ def row_count(path: pathlib.Path) -> int | None:
 
 
 def column_kinds(path: pathlib.Path) -> dict[str, str]:
-    """The columns of a file and what each holds: `NUMBER`, `BOOLEAN`, `TEXT`, or another type in Arrow's words.
+    """The columns of a file and what each holds: one of the kinds above, or another type in Arrow's words.
 
     A CSV is judged by its first million bytes; a column that is empty there counts as numbers.
     """
@@ -57,7 +70,8 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
         else:
             with _open_csv(path, {}) as reader:
                 schema = reader.schema
-    repeated = [name for name, count in Counter(schema.names).items() if count > 1]
+        names = schema.names
+    repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(f"{path} has more than one column named {listed(repeated)}: give each its own name.")
     return {field.name: _kind(field.type) for field in schema}
@@ -65,7 +79,7 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
 
 def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
     """The named columns, in that order and each as its kind, a batch of rows after the other."""
-    types = {name: ARROW[kind] for name, kind in kinds.items()}
+    types = {name: ARROW.get(kind) for name, kind in kinds.items()}
     done = 0
     with _sentences(path, lambda: done, kinds):
         if npy.is_npy(path):
@@ -77,10 +91,19 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
                     done += batch.num_rows
                     yield pa.record_batch({name: _cast(path, name, batch[name], types[name]) for name in types})
             return
-        with _open_csv(path, types) as reader:
+        with _open_csv(path, {name: type or pa.string() for name, type in types.items()}) as reader:
             for batch in reader:
                 done += batch.num_rows
                 yield batch
+
+
+def option(name: str, values: Sequence[str]) -> str:
+    """An option with its values as a shell takes them.
+
+    >>> print(option("--drop", ["id", "area (m²)"]))
+    --drop id 'area (m²)'
+    """
+    return shlex.join([name, *values])
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
@@ -96,7 +119,7 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 class Writer(Protocol):
     """Takes the columns of a table, some rows at a time."""
 
-    def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
+    def __call__(self, columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         """Writes rows below those that were written before."""
         ...
 
@@ -123,7 +146,7 @@ def table_writer(path: pathlib.Path | None, standard_output: Any) -> Iterator[Wr
 def _csv_writer(sink: Any) -> Iterator[Writer]:
     started = False
 
-    def write(columns: Mapping[str, np.ndarray]) -> None:
+    def write(columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         nonlocal started
         options = pyarrow.csv.WriteOptions(include_header=False)
         if not started:  # a header of its own, for Arrow would put every name in quotes
@@ -140,7 +163,7 @@ def _csv_writer(sink: Any) -> Iterator[Writer]:
 def _parquet_writer(path: pathlib.Path) -> Iterator[Writer]:
     writer: pyarrow.parquet.ParquetWriter | None = None
 
-    def write(columns: Mapping[str, np.ndarray]) -> None:
+    def write(columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         nonlocal writer
         table = pa.table(dict(columns))
         writer = writer or pyarrow.parquet.ParquetWriter(path, table.schema)
@@ -158,7 +181,7 @@ def _is_parquet(path: pathlib.Path) -> bool:
     return is_parquet(path, ".csv, .csv.gz, .parquet or .npy")
 
 
-def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType | None]) -> Iterator[pa.RecordBatch]:
     for start in range(0, npy.header(path).rows, ROWS_AT_ONCE):
         block = npy.rows_of(path, start, start + ROWS_AT_ONCE)
         numbers = block if block.dtype.kind == "b" else block.astype(np.float64)  # also of kinds that Arrow lacks
@@ -167,8 +190,27 @@ def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> Iterat
 
 
 def _open_csv(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
-    options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types), strings_can_be_null=True)
-    return pyarrow.csv.open_csv(str(path), convert_options=options)
+    separator, point = _dialect(path)
+    options = pyarrow.csv.ConvertOptions(
+        column_types=types, include_columns=list(types), strings_can_be_null=True, decimal_point=point
+    )
+    return pyarrow.csv.open_csv(
+        str(path), convert_options=options, parse_options=pyarrow.csv.ParseOptions(delimiter=separator)
+    )
+
+
+def _dialect(path: pathlib.Path) -> tuple[str, str]:
+    """The separator of a CSV, the most frequent in its header; and its decimal point.
+
+    That is a comma where another separator leaves it free, and numbers are seen with it and none with a point.
+    """
+    with pa.input_stream(str(path), compression="detect") as stream:
+        header, _, rest = stream.read(LOOK_BYTES).decode(errors="replace").partition("\n")
+    plain = re.sub('"[^"]*"', "", header)
+    separator = max(SEPARATORS, key=plain.count)
+    number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+\s*(?={re.escape(separator)}|\r?$)"
+    seen = lambda point: re.search(number.format(point), rest.replace('"', ""), re.MULTILINE)
+    return separator, "," if separator != "," and seen(",") and not seen(r"\.") else "."
 
 
 def _kind(of: pa.DataType) -> str:
@@ -181,16 +223,19 @@ def _kind(of: pa.DataType) -> str:
         return NUMBER
     if is_type.is_string(of) or is_type.is_large_string(of) or is_type.is_string_view(of):
         return TEXT
+    if is_type.is_date(of) or is_type.is_timestamp(of):
+        return ZONED if getattr(of, "tz", None) else DATE
     return str(of)
 
 
-def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType) -> pa.Array:
+def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None) -> pa.Array:
     """A column of a Parquet or .npy file, refused where it holds something else than the kind that is asked for."""
-    kind = _kind(column.type)
-    if kind not in ARROW or (kind == TEXT and to != pa.string()):
-        asked = next(k for k, arrow in ARROW.items() if arrow == to)
+    if to is None:
+        return column
+    kind, asked = _kind(column.type), next(k for k, arrow in ARROW.items() if arrow == to)
+    if kind not in ARROW or (kind == TEXT and asked != TEXT) or ((kind in DATES) != (asked in DATES) and asked != TEXT):
         raise ValueError(f"{path}: column {name!r} holds {kind}, where {WORDS[asked]} is expected.")
-    return column.cast(to)
+    return column.cast(to, safe=False)
 
 
 @contextmanager
@@ -203,7 +248,10 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
     try:
         yield
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a table in UTF-8: is it a CSV file?") from None
+        raise ValueError(
+            f"{path} is not a table in UTF-8: if it is a CSV file of another encoding, turn it into that first, for "
+            f"instance by `iconv -f latin1 -t utf8 {shlex.quote(path.name)}`."
+        ) from None
     except pa.ArrowException as error:
         message = str(error).splitlines()[0].removeprefix("CSV parse error: ")
         where = f" (after row {done()})" if done() else ""
@@ -214,8 +262,8 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
             column, value = _header(path)[int(conversion[1])], conversion[2]
             asked = WORDS[(kinds or {}).get(column, NUMBER)]
             raise ValueError(
-                f"{path}: column {column!r} holds {value!r}{where}, where {asked} is expected: mend it, or fit with "
-                f"--one-hot {column} to take the column for text."
+                f"{path}: column {column!r} holds {value!r}{where}, where {asked} is expected: mend it, leave it empty "
+                f"if it is missing, or fit with {option('--one-hot', [column])} to take the column for text."
             ) from None
         raise ValueError(f"{path} cannot be read{where}: {message}.") from None
 

@@ -26,21 +26,23 @@ HEADER = "age,colour,size,price\n"
         ("a,b,y\n1,2,3\n", FIT, "leaves 1 row to learn from: at least 2 are needed"),
         ("a,b,y\n1,2,3\n4,5,6\n", [*FIT, "--test-share", "0.9"], "leaves 0 row to learn from: at least 2 are needed"),
         ("a,y\n1,7\n2,7\n3,7\n", FIT, "the target 'y' is 7 in every row"),
-        ("a,y\n1,2\noak,3\n4,5\n", FIT, "'a' holds text: add --one-hot a"),
+        ("a,y\n1,2\noak,3\n4,5\n", FIT, "'a' holds mostly numbers, but 'oak' in row 2: mend it, or leave it empty"),
+        ("a,y\nelm,2\noak,3\n4,5\n", FIT, "'a' holds text: add --one-hot a"),
         ("a,y\n1,2\ninf,3\n4,5\n", FIT, "column 'a' has 1 infinite values"),
         ("a,a,y\n1,2,3\n4,5,6\n", FIT, "more than one column named 'a'"),
         ("a,y\n1,2\n,3\n4,5\n", FIT, "values are missing in 'a' (1 of 3)"),
-        ("a,y\n1,2\n2,\n4,5\n", FIT, "the target 'y' is missing in 1 rows"),
-        ("a,y\n1,true\n2,false\n4,true\n", FIT, "column 'y' holds boolean: turn it into numbers first"),
+        ("a,y\n1,2\n2,\n4,5\n", FIT, "the target 'y' is missing in 1 of 3 rows"),
+        ("a,y\n1,true\n2,false\n4,true\n", FIT, "the target 'y' holds boolean, where numbers are needed"),
         ("a,y\n1,2\n3\n4,5\n", FIT, "cannot be read: Expected 2 columns, got 1: 3"),
-        ("a,y\n2020-01-01,2\n2020-01-02,3\n", FIT, "column 'a' holds date32[day]"),
+        ("a,y\n10:30:00,2\n11:30:00,3\n", FIT, "'a' holds time32[s]: turn it into numbers first, or --drop a"),
         # Options that do not fit the table, or make no sense
         (GOOD, [*FIT, "--columns", "a", "y"], "--columns names 'y', but that is the target"),
         (GOOD, [*FIT, "--columns", "size"], "--columns names 'size', but the columns of"),
         (GOOD, [*FIT, "--drop", "a", "b"], "no column left for an input"),
         (GOOD, [*FIT, "--one-hot", "colour"], "--one-hot names 'colour'"),
         (GOOD, [*FIT, "--noise", "-1"], "noise must be"),
-        (GOOD, [*FIT, "--kernel", "matern"], "'matern'"),
+        (GOOD, [*FIT, "--kernel", "matern"], "rational_quadratic, but it is 'matern'"),
+        (GOOD, [*FIT, "--test-share", "0.001"], "is no row to judge on: hold out a larger share"),
         (GOOD, [*FIT, "--solver", "magic"], "'magic'"),
         (GOOD, [*FIT, "--num-samples", "0"], "--num-samples must be at least 1"),
         (GOOD, [*FIT, "--max-seconds", "-5"], "--max-seconds must be at least 0"),
@@ -119,9 +121,10 @@ def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.delitem(sys.modules, "pathgp.tables", raising=False)
     monkeypatch.delitem(sys.modules, "pathgp.encoding", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.scanning", raising=False)
     monkeypatch.delitem(sys.modules, "pathgp.cli.models", raising=False)
     assert main(["fit", "train.csv", "--target", "y", "--out", str(tmp_path / "m")]) == 2
-    assert capsys.readouterr().err == "pathgp: pyarrow is not installed: pip install 'pathgp[files]'.\n"
+    assert capsys.readouterr().err == "pathgp: pyarrow is not installed: pip install pyarrow.\n"
 
 
 @pytest.mark.parametrize(
@@ -161,3 +164,22 @@ def test_help_names_every_command_and_an_unknown_one_is_refused(capsys):
         main(["forecast"])
     assert stop.value.code == 2
     assert "invalid choice: 'forecast'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["fit", "x.csv", "--target", "y", "--out", "m", "--kernl", "rbf"],
+            "pathgp fit: error: --kernl rbf is not known: is --kernel meant?",
+        ),
+        (["predict", "a", "b", "extra"], "pathgp predict: error: extra is not known."),
+    ],
+)
+def test_an_option_that_is_not_known_is_refused_by_the_command_with_the_nearest(words, sentence, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: pathgp {words[0]} ")
+    assert sentence in said

@@ -39,10 +39,16 @@ OPTIONS = {
         *(option(name, NUMBERS) for name in ("--noise", "--num-samples", "--max-seconds", "--seed", "--test-share")),
         *(option(name, NUMBERS) for name in ("--points", "--memory", "--checkpoint-seconds", "--process-id")),
         *(option("--solver", COLUMNS), option("--solver", st.just("inducing")), option("--resume")),
-        option("--checkpoint", FILES),
+        *(option("--checkpoint", FILES), option("--skip-missing")),
     ],
-    "predict": [option("--quantiles", NUMBERS), option("--quantiles", NUMBERS, NUMBERS), option("--chunk", NUMBERS)],
-    "sample": [option("--num-samples", NUMBERS), option("--chunk", NUMBERS)],
+    "predict": [
+        *(option("--quantiles", NUMBERS), option("--quantiles", NUMBERS, NUMBERS), option("--chunk", NUMBERS)),
+        *(option("--keep", COLUMNS), option("--keep", COLUMNS, COLUMNS), option("--allow-unknown")),
+    ],
+    "sample": [
+        *(option("--num-samples", NUMBERS), option("--chunk", NUMBERS), option("--keep", COLUMNS)),
+        option("--allow-unknown"),
+    ],
     "evaluate": [],
     "info": [],
     "suggest": [
@@ -87,7 +93,23 @@ def commands(draw):
 
 
 CELLS = st.sampled_from(
-    ["1", "2.5", "-3", "red", "blue", "", "nan", "inf", "1e999", "true", "2020-01-01", '"a', "é", "0x"]
+    [
+        "1",
+        "2.5",
+        "-3",
+        "red",
+        "blue",
+        "",
+        "nan",
+        "inf",
+        "1e999",
+        "true",
+        "2020-01-01",
+        "2020-01-01T00:00:00Z",
+        '"a',
+        "é",
+        "0x",
+    ]
 )
 HEADERS = st.sampled_from(
     ["size,colour,age,price", "price,age,colour,size", "size,colour,age", "a,b,c,d", "size,size,,"]
@@ -138,10 +160,10 @@ def quick(fitted, monkeypatch):
     """Commands as they are, but for the learning and solving themselves, which other tests do."""
     learned = models.load(fitted.model)
 
-    def learn(rows, encoding, options, checkpoint):
+    def learn(rows, scan, options, checkpoint):
         assert np.all(np.isfinite(rows.inputs))
         assert np.all(np.isfinite(rows.y))
-        assert rows.X.shape == (len(rows.y), len(encoding.inputs))
+        assert rows.X.shape == (len(rows.y), len(scan.encoding.inputs))
         return models.Fitted(learned.model, learned.encoding, {"rows": len(rows.y)})
 
     def designed(settings, state, num):

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
@@ -28,7 +29,8 @@ COMMANDS = {
 }
 """Each is a module of this package with `add_to(commands)`, imported when it is called: help does not wait for JAX."""
 
-EXTRAS = {"pyarrow": "files", "matplotlib": "plots"}
+EXTRAS = ("pyarrow", "matplotlib")
+"""What some commands need and the library does not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,10 +54,10 @@ def _run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get(str(error.name).split(".")[0])
-        if extra is None:
+        package = str(error.name).split(".")[0]
+        if package not in EXTRAS:
             raise
-        say(f"{error.name} is not installed: pip install 'pathgp[{extra}]'.")
+        say(f"{package} is not installed: pip install {package}.")
     except ConnectionError as error:  # JAX would wait at the end for the processes that are gone
         say(one_line(error))
         os._exit(2)
@@ -76,11 +78,17 @@ def _run(words: Sequence[str]) -> int:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """What a command is asked for, and the function `run` that does it."""
-    return _parser(words).parse_args(words)
+    parser, called = _parsers(words)
+    command, unknown = parser.parse_known_args(words)
+    if unknown:  # by the command itself, which shows its own usage
+        options = [option for action in called._actions for option in action.option_strings]
+        near = get_close_matches(unknown[0], options, 1)
+        called.error(f"{' '.join(unknown)} is not known" + (f": is {near[0]} meant?" if near else "."))
+    return command
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The command line: the command that is called with all its options, the others by their names."""
+def _parsers(words: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The command line, and the command that is called, with all its options; the others have their names only."""
     parser = argparse.ArgumentParser(
         prog="pathgp",
         description="Gaussian process regression whose posterior is functions, at any data size.",
@@ -88,13 +96,13 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"pathgp {version('pathgp')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
-    called = next((word for word in words if not word.startswith("-")), None)
+    called = next((word for word in words if not word.startswith("-")), "")
     for name, purpose in COMMANDS.items():
         if name == called:
             import_module(f"pathgp.cli.{name}").add_to(commands)
         else:
             commands.add_parser(name, help=purpose)
-    return parser
+    return parser, commands.choices.get(called, parser)
 
 
 @contextmanager

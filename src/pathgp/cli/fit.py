@@ -39,7 +39,11 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
     inputs.add_argument(
         "--one-hot", nargs="*", metavar="COLUMN", help="an input for each value of these; of all text if none is named"
     )
-    inputs.add_argument("--impute", action="store_true", help="put the median or commonest value where one is missing")
+    lacking = inputs.add_mutually_exclusive_group()
+    lacking.add_argument(
+        "--impute", action="store_true", help="where a value is missing put the median, and an input that says so"
+    )
+    lacking.add_argument("--skip-missing", action="store_true", help="leave out rows in which a value is missing")
     inputs.add_argument("--test-share", type=float, default=0.0, metavar="SHARE", help="hold out rows to judge on")
     model = parser.add_argument_group("model")
     model.add_argument(
@@ -88,15 +92,15 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.cli.expected import check_points, expected, refuse_too_large
     from pathgp.cli.models import Fitted, save
     from pathgp.distributed import together
-    from pathgp.encoding import learn_encoding
     from pathgp.names import KERNELS, SOLVERS, named
+    from pathgp.scanning import learn_encoding
 
     start = time.perf_counter()
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
-    named(KERNELS, a.kernel, "kernel")
-    named(SOLVERS, a.solver, "solver")
+    named(KERNELS, a.kernel, "--kernel")
+    named(SOLVERS, a.solver, "--solver")
     if not 0 <= a.seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
     a.speaks = take_part(a)  # before any number is made an array: then it is settled which devices there are
@@ -106,13 +110,18 @@ def run(arguments: argparse.Namespace) -> None:
     checkpoint = checkpoint_of(a, tell)
     refuse_too_large(a)
     tell(f"reading {a.file}.")
-    encoding, N = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute)
+    scan = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
+    encoding, N = scan.encoding, scan.rows
+    for note in scan.notes:
+        tell(note)
     train, test = split(N, a.test_share, a.seed)
+    if a.test_share and not len(test):
+        raise ValueError(f"--test-share {a.test_share} of {N:,} rows is no row to judge on: hold out a larger share.")
     if len(train) < 2:
         raise ValueError(f"{a.file} leaves {len(train)} row to learn from: at least 2 are needed.")
     inputs = len(encoding.inputs)
     estimate = expected(a, N, len(train), inputs)
-    rows = encoding.read(a.file, jnp.result_type(float), N)
+    rows = encoding.read(a.file, jnp.result_type(float), N, skip_missing=a.skip_missing)
     check_target(a.target, rows.y[train])
     tell(f"this will take {estimate}.")
     early = "stops it, to be resumed" if checkpoint else "ends it early" if jax.process_count() == 1 else "ends it"
@@ -120,7 +129,9 @@ def run(arguments: argparse.Namespace) -> None:
     with together():
         try:
             learned = rows.some(train) if len(test) else rows  # a copy only where it must be
-            fitted = Fitted.fit(learned, encoding, a, checkpoint)
+            fitted = Fitted.fit(learned, scan, a, checkpoint)
+            for name, value in fitted.constant.items():
+                tell(f"{name!r} is {value:g} in every row, so that nothing is learned from it.")
         except (KeyboardInterrupt, SystemExit) as stop:
             if checkpoint is None or not checkpoint.files:
                 raise

@@ -29,9 +29,12 @@ def run(arguments: argparse.Namespace) -> None:
     fitted = load(arguments.model)
     summary = fitted.summary()
     lines = fitted.lines()
-    scales = summary["lengthscales"]
+    scales, constant = summary["lengthscales"], fitted.constant
     width = max((len(name) for name in scales), default=0)
-    listed = [f"\n  {name:<{width}}  {scale:.4g}" for name, scale in sorted(scales.items(), key=lambda item: item[1])]
+    listed = [
+        f"\n  {name:<{width}}  " + (f"{constant[name]:g} in every row" if name in constant else f"{scale:.4g}")
+        for name, scale in sorted(scales.items(), key=lambda item: (item[0] in constant, item[1]))
+    ]
     lines["length scales"] = "in standard deviations of each input, the most relevant first" + "".join(listed)
     lines["versions"] = f"pathgp {summary['pathgp_version']}, file format {summary['format_version']}"
     show(summary, lines, arguments.json)

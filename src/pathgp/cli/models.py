@@ -1,6 +1,7 @@
 """A fitted model with the names of its columns: what the commands pass around, and keep in one file."""
 
 import argparse
+import copy
 import dataclasses
 import pathlib
 import sys
@@ -15,6 +16,7 @@ from pathgp.encoding import Column, Encoding, Rows
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
+from pathgp.scanning import Scan
 from pathgp.tables import NUMBER
 
 
@@ -30,7 +32,7 @@ class Fitted:
     def fit(
         cls,
         rows: Rows,
-        encoding: Encoding,
+        scan: Scan,
         options: argparse.Namespace,
         checkpoint: Checkpoint | None = None,
     ) -> "Fitted":
@@ -48,7 +50,8 @@ class Fitted:
         ).fit(rows.X, rows.y)
         model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
         ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
-        return cls(model, encoding, {"rows": len(rows.y), "ranges": ranges.tolist()})
+        facts = {"rows": len(rows.y), "ranges": ranges.tolist(), "missing": scan.missing, "skipped": scan.skipped}
+        return cls(model, scan.encoding, facts)
 
     @property
     def target(self) -> str:
@@ -91,6 +94,12 @@ class Fitted:
             raise ValueError("the model does not know the ranges of its inputs: fit it with `pathgp fit` to draw it.")
         return [(low, high) for low, high in self.facts["ranges"]]
 
+    @property
+    def constant(self) -> dict[str, float]:
+        """The inputs that have one value in all rows, as far as it is known, and the value."""
+        ranges = zip(self.encoding.inputs, self.facts.get("ranges", ()), strict=False)
+        return {name: low for name, (low, high) in ranges if low == high}
+
     def summary(self) -> dict[str, Any]:
         """What the model is, for machines."""
         model, info = self.model, self.model.info_
@@ -102,6 +111,9 @@ class Fitted:
             "target": self.encoding.target,
             "rows": self.facts.get("rows"),
             "inputs": list(self.encoding.inputs),
+            "constant": list(self.constant),
+            "missing": self.facts.get("missing", {}),
+            "skipped": self.facts.get("skipped", 0),
             "kernel": type(kernel).__name__,
             "variance": float(kernel.variance) * unit2 if stationary else None,
             "lengthscales": dict(zip(self.encoding.inputs, scales, strict=stationary)),
@@ -123,20 +135,26 @@ class Fitted:
         s = self.summary()
         rows = "an unknown number of" if s["rows"] is None else f"{s['rows']:,}"
         residual = s["relative_residual"]
+        missing, skipped = sum(s["missing"].values()), s["skipped"]
+        lacking = f"{missing:,} values put in" if missing else f"{skipped:,} rows left out" if skipped else ""
         return {
             "target": f"{self.target}, learned from {rows} rows with {len(s['inputs'])} inputs",
+            **({"missing": lacking} if lacking else {}),
             "kernel": f"{s['kernel']}" + ("" if s["variance"] is None else f", variance {s['variance']:.4g}"),
             "noise": f"variance {s['noise_variance']:.4g}, sd {s['noise_variance'] ** 0.5:.4g}",
             "samples": f"{s['num_samples']} functions",
             "solver": s["solver"] + (f": {s['reason']}" if s["reason"] else ""),
             "residual": f"{residual['mean']:.1e} of the mean, {residual['largest']:.1e} at most, "
-            f"after {s['passes']:.1f} passes over the data" + ("" if s["converged"] else " (not converged)"),
+            f"after {s['passes']:.1f} passes over the data: "
+            + ("enough for predictions" if s["converged"] else "not converged, allow it more time"),
         }
 
 
 def save(fitted: Fitted, path: pathlib.Path) -> None:
-    """Writes the model with its encoding beside it, in one file."""
-    fitted.model.save(path, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
+    """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs."""
+    model = copy.copy(fitted.model)
+    model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
+    model.save(path, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
 def load(path: pathlib.Path) -> Fitted:
@@ -149,6 +167,7 @@ def load(path: pathlib.Path) -> Fitted:
             "each target, or use it in Python."
         )
     model.single_target_ = True  # also where it was fitted to a table of one column
+    names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
         try:
@@ -156,7 +175,6 @@ def load(path: pathlib.Path) -> Fitted:
         except (AttributeError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged: what it says of its columns cannot be read. Fit it again.") from None
     else:
-        names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
         if names is None:
             raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
@@ -167,6 +185,7 @@ def predict_known(
     fitted: Fitted, path: pathlib.Path
 ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
     """True targets, means and standard deviations at the rows of a table."""
-    parts = [(y, *fitted.predict(X)) for X, y in fitted.encoding.blocks(path, with_target=True)]
+    blocks = fitted.encoding.blocks(path, with_target=True)
+    parts = [(block.y, *fitted.predict(block.X)) for block in blocks]
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
     return y, mean, sd

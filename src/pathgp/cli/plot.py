@@ -117,9 +117,9 @@ def relevance(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     """How strongly each input acts."""
     from pathgp import plots
 
-    scales = fitted.summary()["lengthscales"]
+    scales = {name: s for name, s in fitted.summary()["lengthscales"].items() if name not in fitted.constant}
     if not scales:
-        raise ValueError("the kernel of this model has no length scale for each input, so it has no relevance.")
+        raise ValueError("this model has no length scale of an input that varies, so that there is no relevance.")
     figure = plots.new_figure(7, 1.5 + 0.25 * min(20, len(scales)))
     plots.relevance_panel(figure.subplots(), 1 / np.array(list(scales.values())), list(scales), fitted.target)
     return figure

@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
         run,
         """
 pathgp predict model.safetensors new.csv --out predictions.csv
-pathgp predict model.safetensors new.parquet --out predictions.parquet --quantiles 0.05 0.95
+pathgp predict model.safetensors new.parquet --out predictions.parquet --quantiles 0.05 0.95 --keep id
 pathgp predict model.safetensors new.csv | head""",
     )
     add_input_and_output(parser)
@@ -36,6 +36,10 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs, columns in any order")
     parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
     parser.add_argument("--chunk", type=int, default=CHUNK, metavar="ROWS", help="rows at once (default: %(default)s)")
+    parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="copy these columns of FILE too")
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
+    )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 
@@ -60,21 +64,29 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
 
     from pathgp.checks import at_least
     from pathgp.cli.models import load
-    from pathgp.tables import is_parquet, table_writer
+    from pathgp.tables import is_parquet, listed, table_writer
 
     at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:
         check_out(arguments.out, arguments.force)
         is_parquet(arguments.out)
     fitted = load(arguments.model)
-    rows = 0
+    rows = missing = 0
     with (
         table_writer(arguments.out, sys.stdout.buffer) as write,
         tqdm(unit=" rows", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
     ):
-        for X, _ in fitted.encoding.blocks(arguments.file, rows=arguments.chunk):
-            write(columns(fitted, X))
-            bar.update(len(X))
-            rows += len(X)
+        for block in fitted.encoding.blocks(
+            arguments.file, rows=arguments.chunk, allow_unknown=arguments.allow_unknown, keep=arguments.keep
+        ):
+            found = columns(fitted, block.X)
+            twice = [name for name in arguments.keep if name in found]
+            if twice:
+                raise ValueError(f"--keep names {listed(twice)}, which is a column of the result: rename it first.")
+            write({**block.kept, **found})
+            bar.update(len(block.X))
+            rows, missing = rows + len(block.X), missing + block.missing
+    if missing:
+        say(f"{missing:,} values are missing, in whose place those of the fit were put: intervals do not know of it.")
     if arguments.out is not None:
         say(f"wrote {rows:,} rows to {arguments.out}.")

@@ -61,6 +61,9 @@ class Kernel(eqx.Module):
             "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it."
         )
 
+    def __repr__(self) -> str:
+        return eqx.tree_pformat(self, short_arrays=False)
+
     def __add__(self, other: "Kernel") -> "Sum":
         return Sum(self, other)
 

@@ -116,6 +116,7 @@ def fit_hyperparameters(
     method = method or NearestNeighbour()
     X, y = check_data(X, y)
     checks.noise_variance(gp.noise, X.shape[0])
+    checks.random_key(key)
     prior = prior or Prior()
     prior.check(gp)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}

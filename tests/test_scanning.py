@@ -1,0 +1,130 @@
+"""Tables as they come: dates, gaps, texts that are new, other separators; and what is said about them."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pathgp.scanning import learn_encoding
+
+GAPS = "size,colour,y\n1,red,1\n,red,2\n4,,3\n8,blue,\n16,blue,5\n"
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text, name="table.csv", encoding="utf-8"):
+        (tmp_path / name).write_bytes(text.encode(encoding))
+        return tmp_path / name
+
+    return write
+
+
+def inputs(scan, path, **options):
+    return np.concatenate([block.X for block in scan.encoding.blocks(path, **options)])
+
+
+@pytest.mark.parametrize("zone", ["", "Z"])
+def test_dates_are_days(written, zone):
+    path = written(f"when,y\n1970-01-03T12:00:00{zone},1\n1969-12-31T00:00:00{zone},2\n2024-02-29T06:00:00{zone},3\n")
+    days = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
+    scan = learn_encoding(path, "y")
+    np.testing.assert_allclose(inputs(scan, path)[:, 0], [2.5, -1, days + 0.25], rtol=1e-12)
+
+
+def test_dates_of_every_format_are_the_same_days_and_gaps_are_filled(written, tmp_path):
+    path = written("when,y\n2024-01-01,1\n2024-01-04,2\n2024-01-03,3\n")
+    scan = learn_encoding(path, "y", impute=True)
+    np.testing.assert_array_equal(np.diff(inputs(scan, path)[:, 0]), [3, -1])
+    new = written("when\n\n2024-01-05\n".replace("\n\n", '\n""\n'), "new.csv")
+    other = tmp_path / "new.parquet"
+    dates = [None, datetime.date(2024, 1, 5)]
+    for kind in (pa.date32(), pa.timestamp("ns"), pa.timestamp("s", "Europe/Berlin")):
+        pq.write_table(pa.table({"when": pa.array(dates, pa.date32()).cast(pa.timestamp("ns")).cast(kind)}), other)
+        np.testing.assert_array_equal(inputs(scan, other), inputs(scan, new))
+    np.testing.assert_array_equal(inputs(scan, new)[1] - inputs(scan, new)[0], 2)  # the median is the third
+
+
+def test_a_gap_gets_the_median_and_an_input_that_says_so(written):
+    path = written(GAPS.replace("blue,\n", "blue,4\n"))
+    scan = learn_encoding(path, "y", one_hot=[], impute=True)
+    assert scan.encoding.inputs == ("size", "size is missing", "colour=blue", "colour=red", "colour is missing")
+    expected = [[1, 0, 0, 1, 0], [6, 1, 0, 1, 0], [4, 0, 0, 0, 1], [8, 0, 1, 0, 0], [16, 0, 1, 0, 0]]
+    np.testing.assert_array_equal(inputs(scan, path), expected)
+    assert scan.missing == {"size": 1, "colour": 1}
+    assert "2 missing values got the median" in scan.notes[0]
+    assert [block.missing for block in scan.encoding.blocks(path, rows=2)] == [2, 0, 0]
+
+
+def test_rows_with_a_gap_are_left_out(written):
+    path = written(GAPS)
+    scan = learn_encoding(path, "y", one_hot=[], skip_missing=True)
+    assert (scan.rows, scan.skipped, scan.missing) == (2, 3, {})
+    assert scan.notes == ["3 rows were left out, since a value is missing in them."]
+    assert scan.encoding.inputs == ("size", "colour=blue", "colour=red")
+    rows = scan.encoding.read(path, count=2, skip_missing=True)
+    np.testing.assert_array_equal(rows.inputs, [[1, 0, 1], [16, 1, 0]])
+    np.testing.assert_array_equal(rows.y, [1, 5])
+    with pytest.raises(ValueError, match="1 values are missing in column 'size'"):
+        inputs(scan, path)
+
+
+def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(written):
+    scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
+    new = written("colour\ngreen\nred\n", "new.csv")
+    with pytest.raises(ValueError, match=r"'green', which the model was not fitted with: .* add --allow-unknown"):
+        inputs(scan, new)
+    np.testing.assert_array_equal(inputs(scan, new, allow_unknown=True), [[0, 0], [0, 1]])
+
+
+def test_columns_are_kept_as_they_are(written, tmp_path):
+    scan = learn_encoding(written("x,y\n1,1\n2,2\n"), "y")
+    new = written("id,x,y\n007,1,oak\n010,2,\n,3,elm\n", "new.csv")
+    blocks = list(scan.encoding.blocks(new, rows=2, keep=["y", "id"]))
+    assert [block.kept["id"].to_pylist() for block in blocks] == [["007", "010"], [None]]
+    assert [list(block.kept) for block in blocks] == [["y", "id"]] * 2
+    pq.write_table(pa.table({"x": [1.0, 2.0], "id": pa.array([7, 8], pa.int64())}), tmp_path / "new.parquet")
+    (block,) = scan.encoding.blocks(tmp_path / "new.parquet", keep=["id"])
+    assert block.kept["id"].type == pa.int64()
+    with pytest.raises(ValueError, match="lacks 'key', which --keep names"):
+        inputs(scan, new, keep=["key"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a;name, of it;y\n1,5;x,y;2\n-2,25;z;3,5\n",
+        "a\tname, of it\ty\n1.5\tx,y\t2\n-2.25\tz\t3.5\n",
+        '"a";"name, of it";"y"\r\n"1,5";"x,y";"2"\r\n"-2,25";"z";"3,5"\r\n',
+        'a,"name, of it",y\n1.5,"x,y",2\n-2.25,z,3.5\n',
+    ],
+    ids=["semicolons", "tabs", "quotes", "commas"],
+)
+def test_separators_and_decimal_points_are_told_from_the_file(written, text):
+    path = written(text)
+    scan = learn_encoding(path, "y", one_hot=[])
+    assert scan.encoding.inputs == ("a", "name, of it=x,y", "name, of it=z")
+    rows = scan.encoding.read(path)
+    np.testing.assert_array_equal(rows.inputs, [[1.5, 1, 0], [-2.25, 0, 1]])
+    np.testing.assert_array_equal(rows.y, [2, 3.5])
+
+
+def test_another_encoding_is_a_sentence(written):
+    with pytest.raises(ValueError, match=r"table.csv is not a table in UTF-8: .* `iconv -f latin1 -t utf8 table.csv`"):
+        learn_encoding(written("area (m²),y\n1,2\n", encoding="latin1"), "y")
+
+
+@pytest.mark.parametrize("library", [pd, pl])
+def test_a_data_frame_becomes_the_matrix_of_its_table(written, library):
+    path = written(
+        "size,colour,when,sold,y\n1,red,2024-01-01,true,1\n,blue,2024-01-04,false,2\n4,red,2024-01-02,true,3\n"
+    )
+    scan = learn_encoding(path, "y", one_hot=[], impute=True)
+    frame = pd.read_csv(path, parse_dates=["when"])
+    frame = frame if library is pd else pl.from_pandas(frame)
+    np.testing.assert_array_equal(scan.encoding.matrix(frame), inputs(scan, path))
+    with pytest.raises(ValueError, match="the frame lacks 'size', 'when', which the model needs"):
+        scan.encoding.matrix(frame[["colour", "sold"]])
