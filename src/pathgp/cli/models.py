@@ -153,7 +153,8 @@ class Fitted:
 def save(fitted: Fitted, path: pathlib.Path) -> None:
     """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs."""
     model = copy.copy(fitted.model)
-    model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
+    if not all(name.isdecimal() for name in fitted.encoding.inputs):  # as those of a matrix are
+        model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
     model.save(path, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
