@@ -41,11 +41,8 @@ class Cholesky(Solver):
     ) -> Solution:
         """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
         clock = time.perf_counter()
-        split, system, targets = (
-            system,
-            system.gathered(),
-            targets.each(system.collected),
-        )  # on the host of each process
+        split, targets = system, targets.each(system.collected)
+        system = system.gathered()  # on the host of each process
         H = np.empty((system.size, system.size))
         for i, rows in _row_tiles(system):
             H[i : i + len(rows)] = rows
