@@ -347,8 +347,8 @@ BREAKS = [
     Break(
         "few rows are learned from with all threads",
         "likelihood/exact.py",
-        "threads = 1 if X.shape[0] < THREADED_ROWS else None",
-        "threads = None",
+        "few = X.shape[0] < THREADED_ROWS",
+        "few = False",
         "tests/likelihood/test_exact.py",
     ),
 ]

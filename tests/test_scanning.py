@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pathgp import tables
 from pathgp.scanning import learn_encoding
 
 GAPS = "size,colour,y\n1,red,1\n,red,2\n4,,3\n8,blue,\n16,blue,5\n"
@@ -42,7 +43,7 @@ def test_dates_of_every_format_are_the_same_days_and_gaps_are_filled(written, tm
     new = written("when\n\n2024-01-05\n".replace("\n\n", '\n""\n'), "new.csv")
     other = tmp_path / "new.parquet"
     dates = [None, datetime.date(2024, 1, 5)]
-    for kind in (pa.date32(), pa.timestamp("ns"), pa.timestamp("s", "Europe/Berlin")):
+    for kind in (pa.date32(), pa.timestamp("ns"), pa.timestamp("s")):
         pq.write_table(pa.table({"when": pa.array(dates, pa.date32()).cast(pa.timestamp("ns")).cast(kind)}), other)
         np.testing.assert_array_equal(inputs(scan, other), inputs(scan, new))
     np.testing.assert_array_equal(inputs(scan, new)[1] - inputs(scan, new)[0], 2)  # the median is the third
@@ -75,17 +76,18 @@ def test_rows_with_a_gap_are_left_out(written):
 def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(written):
     scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
     new = written("colour\ngreen\nred\n", "new.csv")
-    with pytest.raises(ValueError, match=r"'green', which the model was not fitted with: .* add --allow-unknown"):
+    with pytest.raises(ValueError, match=r"'green', which the model was not fitted with: .* --allow-unknown"):
         inputs(scan, new)
     np.testing.assert_array_equal(inputs(scan, new, allow_unknown=True), [[0, 0], [0, 1]])
 
 
 def test_columns_are_kept_as_they_are(written, tmp_path):
     scan = learn_encoding(written("x,y\n1,1\n2,2\n"), "y")
-    new = written("id,x,y\n007,1,oak\n010,2,\n,3,elm\n", "new.csv")
-    blocks = list(scan.encoding.blocks(new, rows=2, keep=["y", "id"]))
-    assert [block.kept["id"].to_pylist() for block in blocks] == [["007", "010"], [None]]
-    assert [list(block.kept) for block in blocks] == [["y", "id"]] * 2
+    new = written("id,x,y\n007,1.50,oak\nNA,2,\n,3,elm\n", "new.csv")
+    blocks = list(scan.encoding.blocks(new, rows=2, keep=["x", "id"]))
+    assert [block.kept["id"].to_pylist() for block in blocks] == [["007", "NA"], [""]]
+    assert [block.kept["x"].to_pylist() for block in blocks] == [["1.50", "2"], ["3"]]
+    assert [block.X[:, 0].tolist() for block in blocks] == [[1.5, 2], [3]]
     pq.write_table(pa.table({"x": [1.0, 2.0], "id": pa.array([7, 8], pa.int64())}), tmp_path / "new.parquet")
     (block,) = scan.encoding.blocks(tmp_path / "new.parquet", keep=["id"])
     assert block.kept["id"].type == pa.int64()
@@ -115,6 +117,93 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
 def test_another_encoding_is_a_sentence(written):
     with pytest.raises(ValueError, match=r"table.csv is not a table in UTF-8: .* `iconv -f latin1 -t utf8 table.csv`"):
         learn_encoding(written("area (m²),y\n1,2\n", encoding="latin1"), "y")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x;kg;m,y\n1,2\n", (",", ".")),
+        ("size, m;price, k\n1,5;2\n", (";", ",")),
+        ("a;b\n1,5e-3;2\n", (";", ",")),
+        ("a;b\n1,5;2.5\n", (";", ".")),
+        ("a\n1\n", (",", ".")),
+        ("", (",", ".")),
+    ],
+)
+def test_the_separator_is_what_lines_have_equally_often(written, text, expected):
+    assert tables.dialect(written(text)) == expected
+
+
+def test_zones_are_not_mixed(written, tmp_path):
+    naive = learn_encoding(written("when,y\n2024-01-01,1\n2024-01-04,2\n"), "y")
+    zoned = learn_encoding(written("when,y\n2024-01-01T00:00Z,1\n2024-01-04T00:00Z,2\n", "zoned.csv"), "y")
+    day = pa.array([datetime.datetime(2024, 1, 5)], pa.timestamp("s"))
+    for scan, type, sentence in (
+        (naive, pa.timestamp("s", "Europe/Berlin"), "holds a date with its zone, where a date is expected"),
+        (zoned, pa.timestamp("s"), "holds a date, where a date with its zone is expected"),
+    ):
+        pq.write_table(pa.table({"when": day.cast(type)}), tmp_path / "new.parquet")
+        with pytest.raises(ValueError, match=sentence):
+            inputs(scan, tmp_path / "new.parquet")
+    with pytest.raises(ValueError, match=r"column 'when' holds '2024-01-05.*', where a date with its zone is expected"):
+        inputs(zoned, written("when\n2024-01-05T00:00\n", "new.csv"))
+
+
+def test_a_day_without_end_is_a_day(written):
+    path = written("until,y\n9999-12-31,1\n2024-01-01,2\n")
+    days = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
+    assert inputs(learn_encoding(path, "y"), path)[0, 0] == days
+
+
+def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
+    scan = learn_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
+    for values, sentence in (
+        ([1.0, np.nan], "1 values are missing in column 'flag'"),
+        ([0.0, 2.0], "column 'flag' holds 2, where true or false is expected"),
+    ):
+        pq.write_table(pa.table({"flag": pa.array(values)}), tmp_path / "new.parquet")
+        with pytest.raises(ValueError, match=sentence):
+            inputs(scan, tmp_path / "new.parquet")
+    pq.write_table(pa.table({"flag": [1, 0]}), tmp_path / "new.parquet")
+    np.testing.assert_array_equal(inputs(scan, tmp_path / "new.parquet")[:, 0], [1, 0])
+
+
+def test_the_index_of_pandas_is_no_input(tmp_path):
+    pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]}, index=[5, 9]).to_parquet(tmp_path / "table.parquet")
+    assert learn_encoding(tmp_path / "table.parquet", "y").encoding.inputs == ("x",)
+
+
+def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_path):
+    pq.write_table(pa.table({"a": pa.array([], pa.string()), "y": pa.array([], pa.float64())}), tmp_path / "no.parquet")
+    with pytest.raises(ValueError, match="'a' holds text"):
+        learn_encoding(tmp_path / "no.parquet", "y")
+    with pytest.raises(ValueError, match="two inputs named 'a is missing'"):
+        learn_encoding(written("a,a is missing,y\n1,2,3\n,4,5\n"), "y", impute=True)
+    with pytest.raises(ValueError, match="no row in which no value is missing: most are missing in 'b'"):
+        learn_encoding(written("a,b,y\n1,,3\n,,5\n"), "y", skip_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("frame", "sentence"),
+    [
+        (pd.DataFrame({"when": [19000, 19001], "size": [1.0, 2.0]}), "'when' holds a number, where a date is expected"),
+        (pd.DataFrame({"when": pd.to_datetime(["2024-01-01"]), "size": ["1.5"]}), "'size' holds text, where a number"),
+        (np.ones((2, 2)), "frame must be a data frame of pandas or polars"),
+    ],
+)
+def test_a_frame_is_refused_where_a_file_would_be(written, frame, sentence):
+    scan = learn_encoding(written("when,size,y\n2024-01-01,1,1\n2024-01-04,2,2\n"), "y")
+    with pytest.raises(ValueError, match=sentence):
+        scan.encoding.matrix(frame)
+
+
+def test_categories_of_pandas_and_polars_are_texts(written):
+    scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
+    for frame in (
+        pd.DataFrame({"colour": pd.Categorical(["red", "blue"])}),
+        pl.DataFrame({"colour": ["red", "blue"]}, schema={"colour": pl.Categorical}),
+    ):
+        np.testing.assert_array_equal(scan.encoding.matrix(frame), [[0, 1], [1, 0]])
 
 
 @pytest.mark.parametrize("library", [pd, pl])

@@ -148,13 +148,14 @@ def noise_of_update(
 
 def random_key(key: object) -> None:
     """Refuses what is no random key of JAX, for instance a seed."""
-    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)) and not _is_raw_key(key):
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    if not typed and not _is_raw_key(key):
         raise ValueError(f"key must be a random key, such as jax.random.key(0), but it is {key!r}.")
 
 
 def _is_raw_key(key: object) -> bool:
     """Whether it is one of those that `jax.random.PRNGKey` makes."""
-    return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.ndim == 1
+    return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
 
 
 def at_least(value: float, least: float, name: str) -> None:

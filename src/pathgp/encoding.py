@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute
 from jaxtyping import Bool, Float, Int
 
-from pathgp.tables import ARROW, AS_IT_IS, DATES, NUMBER, ROWS_AT_ONCE, TEXT, column_kinds, listed, read_batches
+from pathgp.tables import ARROW, AS_IT_IS, DATES, NUMBER, ROWS_AT_ONCE, TEXT, cast, column_kinds, listed, read_batches
 from pathgp.tables import row_count as rows_of_file
 
 DAY = 86_400_000_000
@@ -23,8 +23,8 @@ class Column:
     """A column of a table: one input where it holds numbers or dates, one for each category where it holds text.
 
     A date is the number of days since 1970. `fill` is what stands for a missing value: a median, the most frequent
-    category, or None to refuse it. With an `indicator` there is one input more, 1 where the value is missing and 0
-    elsewhere; then a missing text is of no category.
+    category, or None to refuse it. With an `indicator`, which a column has that was not whole in the fit, there is one
+    input more, 1 where the value is missing and 0 elsewhere; then a missing text is of no category.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Column:
         if missing.any() and self.fill is None:
             raise ValueError(
                 f"{path}: {missing.sum()} values are missing in column {self.name!r}: remove those rows, or fit with "
-                "--impute, which puts the median or the most frequent category there."
+                "--impute, which puts something in their place."
             )
         own = self._categories(path, values, allow_unknown) if self.kind == TEXT else self._numbers(path, values)
         return np.column_stack([own, missing]) if self.indicator else own
@@ -68,7 +68,8 @@ class Column:
         if unknown and not allow_unknown:
             raise ValueError(
                 f"{path}: column {self.name!r} holds {listed(unknown, 3)}, which the model was not fitted with: it "
-                f"knows {listed(self.categories)}. Mend it, or add --allow-unknown to take it for none of them."
+                f"knows {listed(self.categories)}. Mend it, or have it taken for none of them, where a command has "
+                "--allow-unknown and in Python by allow_unknown=True."
             )
         none = len(self.categories)
         return np.eye(none + 1)[index.fill_null(none).to_numpy(), :none]
@@ -106,15 +107,18 @@ class Encoding:
         columns = tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in stored["columns"])
         return cls(stored["target"], columns)
 
-    def matrix(self, frame: Any) -> Float[np.ndarray, "n d"]:
+    def matrix(self, frame: Any, allow_unknown: bool = False) -> Float[np.ndarray, "n d"]:
         """The inputs of a data frame: pandas, polars, or an Arrow table."""
-        table = pa.table(frame)
+        try:
+            table = pa.table(frame)
+        except (TypeError, pa.ArrowException) as error:
+            raise ValueError(f"frame must be a data frame of pandas or polars, or an Arrow table: {error}") from None
         missing = [column.name for column in self.columns if column.name not in table.column_names]
         if missing:
             raise ValueError(f"the frame lacks {listed(missing)}, which the model needs.")
-        whole = lambda c: table[c.name].combine_chunks().cast(ARROW[c.kind], safe=False)
-        name = pathlib.Path("the frame")
-        return np.concatenate([column.encode(name, whole(column)) for column in self.columns], axis=1)
+        path = pathlib.Path("the frame")
+        whole = lambda c: cast(path, c.name, table[c.name].combine_chunks(), ARROW[c.kind])
+        return np.concatenate([column.encode(path, whole(column), allow_unknown) for column in self.columns], axis=1)
 
     def blocks(
         self,
@@ -137,24 +141,32 @@ class Encoding:
             missing = [name for name in names if name not in present]
             if missing:
                 raise ValueError(f"{path} lacks {listed(missing)}, {why}: its columns are {listed(list(present))}.")
-        copied = [name for name in keep if name not in kinds]
         held, total = _Held(rows), 0
-        for batch in read_batches(path, {**kinds, **dict.fromkeys(copied, AS_IT_IS)}):
+        # Copied columns are read beside the others, since one may be an input too: both come in the same batches.
+        copies = read_batches(path, dict.fromkeys(keep, AS_IT_IS)) if keep else itertools.repeat({})
+        for batch, copied in zip(read_batches(path, kinds), copies, strict=bool(keep)):
             total += batch.num_rows
+            kept = {name: copied[name] for name in keep}
             if skip_missing:
-                batch = batch.filter(pa.array(complete(kinds, batch)))
-            yield from held.add(self._block(path, batch, with_target, allow_unknown, keep))
+                whole = pa.array(complete(kinds, batch))
+                batch, kept = batch.filter(whole), {name: column.filter(whole) for name, column in kept.items()}
+            yield from held.add(self._block(path, batch, with_target, allow_unknown, kept))
         if not total:
             raise ValueError(f"{path} has no rows below its header.")
         yield from held.rest()
 
     def _block(
-        self, path: pathlib.Path, batch: pa.RecordBatch, with_target: bool, allow_unknown: bool, keep: Sequence[str]
+        self,
+        path: pathlib.Path,
+        batch: pa.RecordBatch,
+        with_target: bool,
+        allow_unknown: bool,
+        kept: dict[str, pa.Array],
     ) -> Block:
         X = np.concatenate([c.encode(path, batch[c.name], allow_unknown) for c in self.columns], axis=1)
         y = known_target(path, self.target, batch) if with_target else np.empty(len(X))
         missing = sum(int(is_missing(c.kind, batch[c.name]).sum()) for c in self.columns)
-        return Block(X, y, {name: batch[name] for name in keep}, missing)
+        return Block(X, y, kept, missing)
 
     def read(
         self, path: pathlib.Path, dtype: Any = np.float32, count: int | None = None, *, skip_missing: bool = False
@@ -162,7 +174,9 @@ class Encoding:
         """Inputs and target of all rows: once in memory if it is known how many there are, else twice for a while."""
         count = rows_of_file(path) if count is None and not skip_missing else count
         blocks = self.blocks(path, with_target=True, skip_missing=skip_missing)
-        first = next(blocks)
+        first = next(blocks, None)
+        if first is None:
+            raise ValueError(f"{path} has no row in which no value is missing.")
         origin = np.sort(first.X, axis=0)[len(first.X) // 2]
         rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
 
@@ -250,7 +264,7 @@ def _cut(block: Block, start: int, end: int) -> Block:
 def numbers(kind: str, values: pa.Array) -> Float[np.ndarray, "n"]:
     """A column that is no text as numbers, NaN where one is missing."""
     if kind in DATES:
-        return values.cast(pa.int64()).cast(pa.float64()).to_numpy(zero_copy_only=False) / DAY
+        return values.cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / DAY
     return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 

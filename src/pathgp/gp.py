@@ -125,6 +125,7 @@ class Posterior(Predictive):
     ) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
         checks.at_least(num, 1, "num")
+        checks.random_key(key)
         slot = slot_of(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
         prior = draw(self.prior.features, num, draw_key)
@@ -168,6 +169,7 @@ class Posterior(Predictive):
         Where the present noise is one variance for each row, `noise` gives those of the new rows. A `checkpoint` is
         like that of `condition`, beside which it may be kept.
         """
+        checks.random_key(key)
         X = checks.inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
             raise ValueError(f"X_new has {X.shape[1]} inputs, but the posterior was given {self.system.X.shape[1]}.")

@@ -28,7 +28,7 @@ class GP(eqx.Module):
     mean: Float[Array, ""] = eqx.field(converter=partial(checks.scalar, name="mean"), default=0.0)
 
     def __check_init__(self) -> None:
-        if isinstance(self.kernel, str | type):
+        if isinstance(self.kernel, str | type | None):
             raise ValueError(f"kernel must be a kernel such as kernels.Matern32(1.0), but it is {self.kernel!r}.")
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """A first look at a table: which of its columns are inputs, and what has to be known of each before it is read."""
 
 import pathlib
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from pathgp.tables import BOOLEAN, DATES, NUMBER, TEXT, column_kinds, listed, op
 MOST_CATEGORIES = 100
 MOST_VALUES = 200_000
 """Of a column, from which its median is taken."""
+
+PANDAS_INDEX = r"__index_level_\d+__"
+"""The names of columns that pandas puts into Parquet files for its own use."""
 
 USABLE = (NUMBER, BOOLEAN, TEXT, *DATES)
 
@@ -64,7 +68,8 @@ def learn_encoding(
         _refuse_unknown(path, name, names, present)
         if target in names and name != "--target":
             raise ValueError(f"{name} names {target!r}, but that is the target, which cannot be an input.")
-    chosen = list(columns) if columns else [name for name in present if name != target and name not in drop]
+    usual = [name for name in present if name not in (target, *drop) and not re.fullmatch(PANDAS_INDEX, name)]
+    chosen = list(columns) if columns else usual
     if not chosen:
         raise ValueError(f"{path} has no column left for an input: its columns are {listed(list(present))}.")
     if len(set(chosen)) < len(chosen):
@@ -101,7 +106,10 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
     if not rows + skipped:
         raise ValueError(f"{path} has no rows below its header.")
     if not rows:
-        raise ValueError(f"{path} has no row in which no value is missing.")
+        raise ValueError(
+            f"{path} has no row in which no value is missing: most are missing in {listed([_emptiest(path, kinds)])}, "
+            "which could be left out by --drop."
+        )
     for name in (*kinds, target):
         if missing[name] == rows:
             raise ValueError(f"{path}: column {name!r} is empty: leave it out with {option('--drop', [name])}.")
@@ -114,7 +122,18 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
         if impute:
             fill = categories[name].most_common(1)[0][0] if kind == TEXT else values[name].median
         found.append(Column(name, kind, known, fill, impute and name in absent))
-    return Scan(Encoding(target, tuple(found)), rows, absent, skipped)
+    encoding = Encoding(target, tuple(found))
+    twice = [name for name, count in Counter(encoding.inputs).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} would have two inputs named {listed(twice)}: give a column another name.")
+    return Scan(encoding, rows, absent, skipped)
+
+
+def _emptiest(path: pathlib.Path, kinds: Mapping[str, str]) -> str:
+    missing = Counter[str]()
+    for batch in read_batches(path, kinds):
+        missing.update({name: int(is_missing(kind, batch[name]).sum()) for name, kind in kinds.items()})
+    return missing.most_common(1)[0][0]
 
 
 def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], rows: int, impute: bool) -> None:
@@ -126,8 +145,8 @@ def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], 
     if absent and not impute:
         raise ValueError(
             f"{path}: values are missing in {', '.join(f'{n!r} ({c} of {rows})' for n, c in absent.items())}: remove "
-            "those rows or columns, or add --skip-missing to leave the rows out, or --impute to put the median or the "
-            "most frequent category there."
+            "those rows or columns, or add --skip-missing to leave the rows out, or --impute to put the median, or no "
+            "category, there."
         )
 
 
@@ -184,13 +203,17 @@ def _stranger(path: pathlib.Path, name: str) -> str:
     """Where the first value stands that is no number, in a column of text that holds mostly such."""
     if column_kinds(path)[name] != TEXT:
         return ""
-    batch = next(read_batches(path, {name: TEXT}))
+    batch = next(read_batches(path, {name: TEXT}), None)
+    if batch is None:
+        return ""
     rows = np.flatnonzero(~is_missing(TEXT, batch[name]))
     values = [batch[name][int(row)].as_py() for row in rows]
     strange = [i for i, value in enumerate(values) if not _is_number(value)]
     if not strange or 2 * len(strange) > len(values):
         return ""
     row, value = rows[strange[0]] + 1, values[strange[0]]
+    if _is_number(value.replace(",", ".")):
+        return f", but {value!r} in row {row:,}: is it a decimal comma? Write all numbers with a point"
     return f", but {value!r} in row {row:,}: mend it, or leave it empty if it is missing"
 
 

@@ -6,7 +6,7 @@ import pathlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ AS_IT_IS = "as it is"
 WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with its zone"}
 ROWS_AT_ONCE = 65_536
 SEPARATORS = ",;\t"
-LOOK_BYTES = 65_536
+LOOK_BYTES, LOOK_LINES = 65_536, 20
 """Of the beginning of a CSV, from which its separator and its decimal point are told."""
 
 
@@ -89,9 +89,10 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
             with pyarrow.parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(types)):
                     done += batch.num_rows
-                    yield pa.record_batch({name: _cast(path, name, batch[name], types[name]) for name in types})
+                    yield pa.record_batch({name: cast(path, name, batch[name], types[name]) for name in types})
             return
-        with _open_csv(path, {name: type or pa.string() for name, type in types.items()}) as reader:
+        as_it_is = None in types.values()
+        with _open_csv(path, {name: type or pa.string() for name, type in types.items()}, as_it_is) as reader:
             for batch in reader:
                 done += batch.num_rows
                 yield batch
@@ -186,31 +187,42 @@ def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType | None]) ->
         block = npy.rows_of(path, start, start + ROWS_AT_ONCE)
         numbers = block if block.dtype.kind == "b" else block.astype(np.float64)  # also of kinds that Arrow lacks
         arrays = {name: pa.array(numbers[:, int(name)]) for name in types}
-        yield pa.record_batch({name: _cast(path, name, arrays[name], types[name]) for name in types})
+        yield pa.record_batch({name: cast(path, name, arrays[name], types[name]) for name in types})
 
 
-def _open_csv(path: pathlib.Path, types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
-    separator, point = _dialect(path)
+def _open_csv(
+    path: pathlib.Path, types: Mapping[str, pa.DataType], as_it_is: bool = False
+) -> pyarrow.csv.CSVStreamingReader:
+    separator, point = dialect(path)
     options = pyarrow.csv.ConvertOptions(
-        column_types=types, include_columns=list(types), strings_can_be_null=True, decimal_point=point
+        column_types=types, include_columns=list(types), strings_can_be_null=not as_it_is, decimal_point=point
     )
     return pyarrow.csv.open_csv(
         str(path), convert_options=options, parse_options=pyarrow.csv.ParseOptions(delimiter=separator)
     )
 
 
-def _dialect(path: pathlib.Path) -> tuple[str, str]:
-    """The separator of a CSV, the most frequent in its header; and its decimal point.
+def dialect(path: pathlib.Path) -> tuple[str, str]:
+    """The separator of a CSV, which its first lines have equally often; and its decimal point.
 
     That is a comma where another separator leaves it free, and numbers are seen with it and none with a point.
     """
     with pa.input_stream(str(path), compression="detect") as stream:
-        header, _, rest = stream.read(LOOK_BYTES).decode(errors="replace").partition("\n")
-    plain = re.sub('"[^"]*"', "", header)
-    separator = max(SEPARATORS, key=plain.count)
-    number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+\s*(?={re.escape(separator)}|\r?$)"
-    seen = lambda point: re.search(number.format(point), rest.replace('"', ""), re.MULTILINE)
+        text = stream.read(LOOK_BYTES).decode(errors="replace")
+    lines = re.sub('"[^"]*"', "", text).splitlines()
+    whole = (lines[:-1] if len(text) > LOOK_BYTES // 2 else lines)[:LOOK_LINES] or [""]
+    even = [s for s in SEPARATORS if s in whole[0] and len({line.count(s) for line in whole if line}) == 1]
+    separator = max(even or SEPARATORS, key=whole[0].count)
+    number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+(?:[eE][+-]?\d+)?\s*(?={re.escape(separator)}|\r?$)"
+    seen = lambda point: re.search(number.format(point), text.replace('"', ""), re.MULTILINE)
     return separator, "," if separator != "," and seen(",") and not seen(r"\.") else "."
+
+
+def tell_dialect(path: pathlib.Path, say: Callable[[str], None]) -> None:
+    """Says how a CSV is read where that is not by commas."""
+    if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path))[0] != ",":
+        between = {";": "semicolons", "\t": "tabs"}[found[0]]
+        say(f"{path} is read with {between} between columns and {found[1]!r} for the decimal point.")
 
 
 def _kind(of: pa.DataType) -> str:
@@ -228,14 +240,29 @@ def _kind(of: pa.DataType) -> str:
     return str(of)
 
 
-def _cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None) -> pa.Array:
-    """A column of a Parquet or .npy file, refused where it holds something else than the kind that is asked for."""
+def cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None) -> pa.Array:
+    """A column that is no CSV's as the kind that is asked for, refused where it holds something else."""
     if to is None:
         return column
     kind, asked = _kind(column.type), next(k for k, arrow in ARROW.items() if arrow == to)
-    if kind not in ARROW or (kind == TEXT and asked != TEXT) or ((kind in DATES) != (asked in DATES) and asked != TEXT):
-        raise ValueError(f"{path}: column {name!r} holds {kind}, where {WORDS[asked]} is expected.")
+    if pa.types.is_null(column.type):
+        return column.cast(to)
+    if asked != kind and (asked, kind) not in ((NUMBER, BOOLEAN), (BOOLEAN, NUMBER)) and asked != TEXT:
+        raise ValueError(f"{path}: column {name!r} holds {WORDS.get(kind, kind)}, where {WORDS[asked]} is expected.")
+    if pa.types.is_dictionary(column.type):  # not all kinds of which Arrow casts
+        column = column.dictionary.cast(to).take(column.indices)
+    if asked == BOOLEAN and kind == NUMBER:
+        return _truths(path, name, column)
     return column.cast(to, safe=False)
+
+
+def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
+    """Zeros and ones as truth values."""
+    x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    strange = x[~np.isnan(x) & (x != 0) & (x != 1)]
+    if strange.size:
+        raise ValueError(f"{path}: column {name!r} holds {strange[0]:g}, where true or false is expected.")
+    return pa.array(x == 1, mask=np.isnan(x))
 
 
 @contextmanager
@@ -257,7 +284,7 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
         where = f" (after row {done()})" if done() else ""
         if "Empty CSV file" in message:
             raise ValueError(f"{path} is empty: it must have a header and rows.") from None
-        conversion = re.match(r"In CSV column #(\d+): .*invalid value '(.*)'", message)
+        conversion = re.match(r"In CSV column #(\d+): .*(?:invalid value|zone offset in) '(.*?)'", message)
         if conversion:
             column, value = _header(path)[int(conversion[1])], conversion[2]
             asked = WORDS[(kinds or {}).get(column, NUMBER)]

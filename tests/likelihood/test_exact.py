@@ -1,3 +1,5 @@
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,3 +209,24 @@ def test_few_rows_take_one_thread_of_blas_and_leave_as_many_as_there_were(rows, 
         fit_hyperparameters(GP(Matern32(1.0), noise=0.1), X, X[:, 0], method=Exact(), key=jax.random.key(0))
     assert seen[0] == ([1] * len(before) if single else before)
     assert threads() == before
+
+
+def test_of_two_that_learn_at_once_whoever_ends_last_leaves_as_many_threads_as_there_were():
+    threads = lambda: [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    before, entered, leave = threads(), threading.Event(), threading.Event()
+
+    def first():
+        with exact._one_blas_thread():
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with exact._one_blas_thread():
+        assert set(threads()) == {1}
+        leave.set()
+        thread.join()
+    assert threads() == before
+    with exact._one_blas_thread():
+        assert set(threads()) == {1}

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pathgp.cli.common import add_command, show
+from pathgp.cli.predict import add_allow_unknown
 
 LEVELS = (50, 90, 95)
 """Per cent of the intervals whose coverage is told."""
@@ -26,6 +27,7 @@ pathgp evaluate model.safetensors test.parquet --json""",
     )
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs and the target")
+    add_allow_unknown(parser)
     parser.add_argument("--json", action="store_true", help="the result as JSON")
 
 
@@ -34,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.cli.models import load, predict_known
 
     fitted = load(arguments.model)
-    y, mean, sd = predict_known(fitted, arguments.file)
+    y, mean, sd = predict_known(fitted, arguments.file, arguments.allow_unknown)
     result = {"target": fitted.encoding.target, **scores(y, mean, sd)}
     show(result, {"rows": f"{len(y):,}", **lines(result)}, arguments.json)
 

@@ -41,7 +41,9 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
     )
     lacking = inputs.add_mutually_exclusive_group()
     lacking.add_argument(
-        "--impute", action="store_true", help="where a value is missing put the median, and an input that says so"
+        "--impute",
+        action="store_true",
+        help="where one is missing put the median, or no category, and an input that says so",
     )
     lacking.add_argument("--skip-missing", action="store_true", help="leave out rows in which a value is missing")
     inputs.add_argument("--test-share", type=float, default=0.0, metavar="SHARE", help="hold out rows to judge on")
@@ -94,6 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.distributed import together
     from pathgp.names import KERNELS, SOLVERS, named
     from pathgp.scanning import learn_encoding
+    from pathgp.tables import tell_dialect
 
     start = time.perf_counter()
     a = arguments
@@ -110,6 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
     checkpoint = checkpoint_of(a, tell)
     refuse_too_large(a)
     tell(f"reading {a.file}.")
+    tell_dialect(a.file, tell)
     scan = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
     encoding, N = scan.encoding, scan.rows
     for note in scan.notes:

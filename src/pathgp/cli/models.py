@@ -12,12 +12,15 @@ from jaxtyping import Float
 
 from pathgp import storage
 from pathgp.checkpoint import Checkpoint
+from pathgp.cli.common import say
 from pathgp.encoding import Column, Encoding, Rows
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
 from pathgp.scanning import Scan
 from pathgp.tables import NUMBER
+
+FILLED = "{:,} values are missing, in whose place those of the fit were put: intervals do not know of it."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,6 +179,7 @@ def load(path: pathlib.Path) -> Fitted:
         except (AttributeError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged: what it says of its columns cannot be read. Fit it again.") from None
     else:
+        stored = {}  # of the user's own making
         if names is None:
             raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
@@ -183,10 +187,14 @@ def load(path: pathlib.Path) -> Fitted:
 
 
 def predict_known(
-    fitted: Fitted, path: pathlib.Path
+    fitted: Fitted, path: pathlib.Path, allow_unknown: bool = False
 ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
     """True targets, means and standard deviations at the rows of a table."""
-    blocks = fitted.encoding.blocks(path, with_target=True)
-    parts = [(block.y, *fitted.predict(block.X)) for block in blocks]
+    parts, missing = [], 0
+    for block in fitted.encoding.blocks(path, with_target=True, allow_unknown=allow_unknown):
+        parts.append((block.y, *fitted.predict(block.X)))
+        missing += block.missing
+    if missing:
+        say(FILLED.format(missing))
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
     return y, mean, sd

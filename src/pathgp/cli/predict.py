@@ -30,6 +30,13 @@ pathgp predict model.safetensors new.csv | head""",
     )
 
 
+def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
+    """The option for texts that were not in the fit."""
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
+    )
+
+
 def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     """The model, the table, and where the result goes."""
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
@@ -37,9 +44,7 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
     parser.add_argument("--chunk", type=int, default=CHUNK, metavar="ROWS", help="rows at once (default: %(default)s)")
     parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="copy these columns of FILE too")
-    parser.add_argument(
-        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
-    )
+    add_allow_unknown(parser)
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 
@@ -63,14 +68,15 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
     from tqdm import tqdm
 
     from pathgp.checks import at_least
-    from pathgp.cli.models import load
-    from pathgp.tables import is_parquet, listed, table_writer
+    from pathgp.cli.models import FILLED, load
+    from pathgp.tables import is_parquet, listed, table_writer, tell_dialect
 
     at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:
         check_out(arguments.out, arguments.force)
         is_parquet(arguments.out)
     fitted = load(arguments.model)
+    tell_dialect(arguments.file, say)
     rows = missing = 0
     with (
         table_writer(arguments.out, sys.stdout.buffer) as write,
@@ -87,6 +93,6 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
             bar.update(len(block.X))
             rows, missing = rows + len(block.X), missing + block.missing
     if missing:
-        say(f"{missing:,} values are missing, in whose place those of the fit were put: intervals do not know of it.")
+        say(FILLED.format(missing))
     if arguments.out is not None:
         say(f"wrote {rows:,} rows to {arguments.out}.")

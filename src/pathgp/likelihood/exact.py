@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import threading
+from collections.abc import Iterator
 
 import equinox as eqx
 import jax
@@ -84,8 +86,8 @@ class Exact(Method):
             )
         dtype = X.dtype
         descents: list[Descent] = []
-        threads = 1 if X.shape[0] < THREADED_ROWS else None
-        with jax.enable_x64(True), threadpool_limits(threads, user_api="blas"):
+        few = X.shape[0] < THREADED_ROWS
+        with jax.enable_x64(True), _one_blas_thread() if few else contextlib.nullcontext():
             wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
             start = prior.projected(parameters(wide))
             with Record(self.steps * (self.restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
@@ -163,6 +165,22 @@ class Descent:
             optimize.minimize(
                 self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, callback=advance, options=options
             )
+
+
+_limiting = threading.Lock()
+
+
+@contextlib.contextmanager
+def _one_blas_thread() -> Iterator[None]:
+    """One thread for BLAS, which is a setting of the whole process: of several that learn at once, one changes it."""
+    if not _limiting.acquire(blocking=False):
+        yield
+        return
+    try:
+        with threadpool_limits(1, user_api="blas"):
+            yield
+    finally:
+        _limiting.release()
 
 
 @eqx.filter_jit
