@@ -123,11 +123,14 @@ def test_a_limit_of_time_bounds_the_estimate():
     assert short.bytes == whole.bytes
 
 
-def test_rates_are_seconds_over_counts(monkeypatch):
+@pytest.mark.parametrize(("cores", "flops"), [(1, 2**28), (2, 2**29), (64, 2**29)])
+def test_rates_are_seconds_over_counts(cores, flops, monkeypatch):
+    """Every run takes a second, with one thread as with all: then others are busy, and two cores would take half."""
     ticks = itertools.count()
     monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
     rates = cost.measured_rates(2, 3)
-    assert 1 / np.array(rates) == pytest.approx([2**24, 2**28, 2**21])
+    assert 1 / np.array(rates) == pytest.approx([2**24, flops, 2**21])
 
 
 SCRIPT = """
