@@ -73,7 +73,7 @@ class Subset(Experiment):
                     panel.annotate(f"{name} {label}", (entry[0], ours), fontsize=7, textcoords="offset points", **side)
             if ends:
                 panel.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#999999", lw=0.8)
-            panel.margins(x=0.45, y=0.15)
+            panel.margins(x=0.65, y=0.15)
             panel.set(xlabel=f"paper: {score.upper()}", ylabel=f"here: {score.upper()}")
         return figure
 
