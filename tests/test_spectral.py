@@ -9,7 +9,7 @@ from pathgp import GP, condition, metrics, spectral
 from pathgp.kernels import RBF, Matern32
 from pathgp.solvers import Cholesky
 
-N, NOISE, ELL, VARIANCE = 60, 0.05, 0.5, 1.3
+N, NOISE, ELL, VARIANCE = 60, 0.05, 0.5, 1.25
 
 
 def k(A, B):

@@ -2,6 +2,7 @@ import csv
 import json
 import pathlib
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -107,7 +108,8 @@ def test_samples_are_the_same_functions_in_every_chunk(fitted, predictions, tmp_
     drawn = np.column_stack(list(every.values()))
     noise = json.loads(run(capsys, "info", fitted.model, "--json"))["noise_variance"]
     spread = np.sqrt(np.mean((drawn - predictions["mean"][:, None]) ** 2, axis=1) + noise)
-    np.testing.assert_allclose(spread, predictions["sd"], rtol=3e-3)  # sd is that of a new observation
+    # sd is that of a new observation; in float64 it is exact, and the variance of f that 64 samples have is not.
+    np.testing.assert_allclose(spread, predictions["sd"], rtol=3e-3 if jnp.finfo(float).bits == 32 else 0.1)
 
 
 def test_a_file_is_replaced_with_force_alone(fitted, tmp_path, capsys):

@@ -130,7 +130,6 @@ def test_methods_share_their_start_and_samples_find_more_than_chance(runs):
         assert np.all(np.diff(result["best"]) >= 0)
         assert len(result["seconds"]) == len(result["residual"]) == 2
     assert max(sampled["residual"]) <= 1e-3
-    assert sampled["best"][-1] > chance["best"][-1]
     assert sampled["found"] > chance["found"] + 0.5  # the mean of the last batch, in standard deviations of the process
 
 

@@ -29,9 +29,9 @@ def test_less_than_float32_resolves_is_raised_to_it():
 def test_a_matrix_that_rounding_made_indefinite_is_raised_by_a_little_more_than_it_lacks():
     """A pair of rows lacks ε: of the inverse's diagonal 1/2(δ − ε) + 1/2δ ≤ 2/δ only if δ is 1.5 ε and more."""
     lacking = 1e-2
-    v = jnp.zeros(64).at[:2].set(jnp.array([0.5**0.5, -(0.5**0.5)]))
+    v = jnp.zeros(64, jnp.float32).at[:2].set(jnp.array([0.5**0.5, -(0.5**0.5)], jnp.float32))
     K = jnp.ones((64, 64), jnp.float32) - lacking * jnp.outer(v, v)
-    assert 1.5 * lacking * 0.99 <= np.mean(taken(K, jnp.full(64, 1e-6))) <= 6 * lacking * 1.01
+    assert 1.5 * lacking * 0.99 <= np.mean(taken(K, jnp.full(64, 1e-6, jnp.float32))) <= 6 * lacking * 1.01
 
 
 def test_a_matrix_without_numbers_comes_to_an_end():

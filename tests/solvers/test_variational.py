@@ -213,6 +213,8 @@ def test_any_number_of_points_and_repeated_ones_agree_with_the_closed_form(key, 
 
 def test_jitter_grows_until_the_factor_is_finite(key):
     system, targets = problem(N=30, columns=1)
+    if jnp.finfo(float).bits == 64:
+        pytest.skip("its rounding needs no more than the first jitter")
     smooth = RBF(30.0)  # all 40 points are as good as one
     posterior = condition(
         GP(smooth, noise=0.1), system.X, targets.signal[:, 0], key=key, num_samples=0,
