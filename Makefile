@@ -28,7 +28,7 @@ test-float64: .venv/.done
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/oldest.txt \
-		--editable ".[plots,files]" beartype hypothesis pandas polars pytest pytest-xdist
+		--editable ".[plots,files]" beartype hypothesis pandas polars "pytest<9" pytest-xdist
 	.venv-oldest/bin/python -m pytest $(OLDEST)
 
 test-slow: .venv/.done
