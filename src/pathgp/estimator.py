@@ -346,6 +346,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return X, Y, None
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         counted = weights > 0
+        if not counted.any():  # which scikit-learn refuses itself from 1.7 on
+            raise ValueError("sample_weight must have at least one non-zero number, but all are zero.")
         if not counted.all():
             X, Y, weights = X[counted], Y[counted], weights[counted]
         return X, Y, None if np.all(weights == 1) else weights
