@@ -5,7 +5,7 @@ export JAX_PLATFORMS ?= cpu
 
 # What there is of the versions of others in the code: kernels, solvers, the likelihood, the estimator, files.
 OLDEST ?= tests/kernels tests/solvers tests/likelihood tests/test_gp.py tests/test_local.py tests/test_local_functions.py \
-	tests/test_functions.py tests/test_system.py tests/test_estimator.py tests/test_storage.py tests/test_checkpoint.py
+	tests/test_functions.py tests/test_system.py tests/test_estimator.py tests/test_storage.py tests/test_checkpoint.py tests/test_checkpoint_estimator.py
 
 .PHONY: demo test test-float64 test-oldest test-slow lint docs wheel bench lock clean
 

@@ -6,7 +6,7 @@ import pathlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -216,13 +216,6 @@ def dialect(path: pathlib.Path) -> tuple[str, str]:
     number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+(?:[eE][+-]?\d+)?\s*(?={re.escape(separator)}|\r?$)"
     seen = lambda point: re.search(number.format(point), text.replace('"', ""), re.MULTILINE)
     return separator, "," if separator != "," and seen(",") and not seen(r"\.") else "."
-
-
-def tell_dialect(path: pathlib.Path, say: Callable[[str], None]) -> None:
-    """Says how a CSV is read where that is not by commas."""
-    if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path))[0] != ",":
-        between = {";": "semicolons", "\t": "tabs"}[found[0]]
-        say(f"{path} is read with {between} between columns and {found[1]!r} for the decimal point.")
 
 
 def _kind(of: pa.DataType) -> str:

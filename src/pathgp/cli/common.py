@@ -35,6 +35,13 @@ def add_data_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the data sets, instead of PATHGP_DATA")
 
 
+def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
+    """The option for texts that were not in the fit."""
+    parser.add_argument(
+        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
+    )
+
+
 @contextmanager
 def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
     """Has PATHGP_DATA name this folder, if there is one: for this process and those that it starts."""
@@ -52,6 +59,15 @@ def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
 def say(sentence: str) -> None:
     """A line on stderr."""
     print(f"pathgp: {sentence}", file=sys.stderr, flush=True)
+
+
+def say_dialect(path: pathlib.Path) -> None:
+    """How a CSV is read, where that is not by commas."""
+    from pathgp.tables import dialect
+
+    if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path))[0] != ",":
+        between = {";": "semicolons", "\t": "tabs"}[found[0]]
+        say(f"{path} is read with {between} between columns and {found[1]!r} for the decimal point.")
 
 
 def one_line(message: object) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pathgp.cli.common import add_command, show
-from pathgp.cli.predict import add_allow_unknown
+from pathgp.cli.common import add_allow_unknown, add_command, show
 
 LEVELS = (50, 90, 95)
 """Per cent of the intervals whose coverage is told."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import Stopped, add_command, check_out, say, show
+from pathgp.cli.common import Stopped, add_command, check_out, say, say_dialect, show
 from pathgp.cli.evaluate import lines, scores
 
 
@@ -96,7 +96,6 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.distributed import together
     from pathgp.names import KERNELS, SOLVERS, named
     from pathgp.scanning import learn_encoding
-    from pathgp.tables import tell_dialect
 
     start = time.perf_counter()
     a = arguments
@@ -113,7 +112,8 @@ def run(arguments: argparse.Namespace) -> None:
     checkpoint = checkpoint_of(a, tell)
     refuse_too_large(a)
     tell(f"reading {a.file}.")
-    tell_dialect(a.file, tell)
+    if a.speaks:
+        say_dialect(a.file)
     scan = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
     encoding, N = scan.encoding, scan.rows
     for note in scan.notes:

@@ -149,7 +149,7 @@ class Fitted:
             "solver": s["solver"] + (f": {s['reason']}" if s["reason"] else ""),
             "residual": f"{residual['mean']:.1e} of the mean, {residual['largest']:.1e} at most, "
             f"after {s['passes']:.1f} passes over the data: "
-            + ("enough for predictions" if s["converged"] else "not converged, allow it more time"),
+            + ("converged" if s["converged"] else "not converged, allow it more time"),
         }
 
 

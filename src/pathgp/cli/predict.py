@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out, say
+from pathgp.cli.common import add_allow_unknown, add_command, check_out, say, say_dialect
 
 CHUNK = 16_384
 
@@ -27,13 +27,6 @@ pathgp predict model.safetensors new.csv | head""",
     add_input_and_output(parser)
     parser.add_argument(
         "--quantiles", nargs="+", type=float, default=[], metavar="Q", help="also these, each in (0, 1)"
-    )
-
-
-def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
-    """The option for texts that were not in the fit."""
-    parser.add_argument(
-        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
     )
 
 
@@ -69,14 +62,14 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
 
     from pathgp.checks import at_least
     from pathgp.cli.models import FILLED, load
-    from pathgp.tables import is_parquet, listed, table_writer, tell_dialect
+    from pathgp.tables import is_parquet, listed, table_writer
 
     at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:
         check_out(arguments.out, arguments.force)
         is_parquet(arguments.out)
     fitted = load(arguments.model)
-    tell_dialect(arguments.file, say)
+    say_dialect(arguments.file)
     rows = missing = 0
     with (
         table_writer(arguments.out, sys.stdout.buffer) as write,
