@@ -3,10 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 export JAX_PLATFORMS ?= cpu
 
-# What there is of the versions of others in the code: kernels, solvers, the likelihood, the estimator, files.
-OLDEST ?= tests/kernels tests/solvers tests/likelihood tests/test_gp.py tests/test_local.py tests/test_local_functions.py \
-	tests/test_functions.py tests/test_system.py tests/test_estimator.py tests/test_storage.py tests/test_checkpoint.py tests/test_checkpoint_estimator.py
-
 .PHONY: demo test test-float64 test-oldest test-slow lint docs wheel bench lock clean
 
 .venv/.done: requirements.lock pyproject.toml
@@ -28,8 +24,8 @@ test-float64: .venv/.done
 test-oldest:
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .ci/oldest.txt \
-		--editable ".[plots,files]" beartype hypothesis pandas polars "pytest<9" pytest-xdist
-	.venv-oldest/bin/python -m pytest $(OLDEST)
+		--editable ".[plots,files,optuna,xarray]" beartype hypothesis pandas polars "pytest<9" pytest-xdist
+	.venv-oldest/bin/python -m pytest
 
 test-slow: .venv/.done
 	PATHGP_TEST_OPTIMISED=1 $(BIN)/python -m pytest -m slow

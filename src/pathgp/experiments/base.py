@@ -175,7 +175,7 @@ def _stored(folder: pathlib.Path, cell: Cell) -> Record:
     return Record(**{field: stored[field] for field in Record._fields if field in stored})
 
 
-def canvas(rows: int, columns: int, width: float, height: float) -> tuple["Figure", Any]:
+def canvas(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, Any]":
     """A figure without a screen, and its axes as an array of rows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
