@@ -127,4 +127,6 @@ def norm(gradient: Any) -> Float[Array, ""]:
 def _bar(total: int) -> Any:
     from tqdm.auto import tqdm
 
-    return tqdm(total=total, desc="hyperparameters", unit="step")
+    # The time that is left within the budget stands in place of tqdm's own and of its speed, so that 80 columns do.
+    shape = "{desc} {percentage:3.0f}%|{bar}|{n}/{total} [{elapsed}{postfix}]"
+    return tqdm(total=total, desc="learning", bar_format=shape)

@@ -85,7 +85,7 @@ class Pathwise(Method):
         done: _Point | None = None
         zeros = lambda: placed(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
         nothing = None if saved is None else _Point(p, zeros(), p)
-        with Record(self.steps, self.max_seconds, progress, saved, "change of −log p(y)/N", self.mesh) as record:
+        with Record(self.steps, self.max_seconds, progress, saved, "−Δ log p(y)/N", self.mesh) as record:
             (p, state, before), first = record.resumed((p, state, nothing))
             done = before if first else None
             for step in range(first, self.steps):
