@@ -215,6 +215,17 @@ FRAMES = {
 }
 
 
+def test_a_query_too_far_for_the_precision_gets_what_the_process_knows_without_data(fixed):
+    far = QUERIES[:4].copy()
+    far[:, 0] = [1e15, 1e30, -1e100, 1e300]
+    mean, std = fixed.predict(far, return_std=True)
+    np.testing.assert_allclose(mean, fixed.target_scaling_.centre[0], rtol=1e-6)
+    np.testing.assert_allclose(
+        std, fixed.target_scaling_.scale[0] * np.sqrt(KERNEL.variance + FIXED["noise"]), rtol=1e-5
+    )
+    assert np.all(np.isfinite(fixed.sample_y(far)))
+
+
 @pytest.mark.parametrize("kind", FRAMES)
 def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
     frame = FRAMES[kind]
@@ -365,5 +376,5 @@ def test_the_library_imports_without_scikit_learn_until_it_is_needed():
 def test_what_is_too_large_to_be_squared_is_refused(name):
     X, y = np.arange(6.0)[:, None], np.arange(6.0)
     X, y = (1e300 * X, y) if name == "X" else (X, 1e300 * y)
-    with pytest.raises(ValueError, match=f"{name} has values whose squares are too large for float64"):
+    with pytest.raises(ValueError, match=f"{name} has values that are too large to be squared"):
         PathGPRegressor().fit(X, y)

@@ -353,7 +353,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return X, Y, None if np.all(weights == 1) else weights
 
     def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
-        return self.input_scaling_.apply(validate_data(self, X, reset=False, dtype="numeric"))
+        inputs = self.input_scaling_.apply(validate_data(self, X, reset=False, dtype="numeric"))
+        largest = np.finfo(inputs.dtype).max
+        return np.clip(inputs, -largest, largest, out=inputs)  # which is far from all rows, as what it stands for is
 
     def _outputs(self, values: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.squeeze(values, axis) if self.single_target_ else values

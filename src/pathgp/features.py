@@ -7,6 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 
+def within_reach(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    """X, but no coordinate larger than what can be squared and summed: as far from everything, and not NaN."""
+    far = float(jnp.finfo(X.dtype).max) ** 0.45
+    return jnp.clip(X, -far, far)
+
+
 class Features(eqx.Module):
     """A map φ from inputs to `num` features."""
 
@@ -66,7 +72,7 @@ class Fourier(Features):
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """√p (sin ωᵀx, cos ωᵀx), the sines first."""
-        phase = X @ self.frequencies.T
+        phase = within_reach(X) @ self.frequencies.T
         return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1) * jnp.tile(jnp.sqrt(self.power), 2)
 
 

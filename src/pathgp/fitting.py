@@ -32,7 +32,7 @@ def starting_process(
         )
     counts = np.ones(len(X)) if weights is None else weights
     spread = standardizing(X, counts).scale
-    centre, scale = standardizing(Y, counts)
+    centre, scale = standardizing(Y, counts, "y")
     level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
     if isinstance(kernel, str):
         lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)

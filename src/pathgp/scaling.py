@@ -18,10 +18,11 @@ class Scaling(NamedTuple):
     scale: Float64[np.ndarray, "d"]
 
     def apply(self, X: Any) -> Float[np.ndarray, "n d"]:
-        """The columns in units of their spread, in JAX's precision."""
+        """The columns in units of their spread, in JAX's precision; what is too large for it is infinite."""
         out = np.empty(X.shape, jnp.result_type(float))
-        for rows in chunks(len(X)):
-            out[rows] = (X[rows] - self.centre) / self.scale
+        with np.errstate(over="ignore"):
+            for rows in chunks(len(X)):
+                out[rows] = (X[rows] - self.centre) / self.scale
         return out
 
     def shifted(self, origin: Float64[np.ndarray, "d"]) -> "Scaling":
@@ -46,7 +47,7 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") ->
         centre = origin + sum((weights[rows] @ (X[rows] - origin) for rows in chunks(len(X))), 0.0) / total
         squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
     if not np.all(np.isfinite(squares)):
-        raise ValueError(f"{name} has values whose squares are too large for float64: measure it in a larger unit.")
+        raise ValueError(f"{name} has values that are too large to be squared: measure it in a larger unit.")
     scale = np.sqrt(squares)
     constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(centre)
     return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))

@@ -35,6 +35,18 @@ def test_matern_is_the_bessel_function_form(kernel, nu, d):
     np.testing.assert_allclose(kernel(ell, 1.7)(X, Z), expected, rtol=2e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize("d", EITHER_WAY)
+def test_points_too_far_apart_to_be_squared_have_nothing_in_common(kernel, d):
+    k = kernel(0.5 * jnp.ones(d))
+    largest = float(jnp.finfo(jnp.result_type(float)).max)
+    Z, far = points(5, d), jnp.array([[largest] * d, [-largest] * d, [0.0] * (d - 1) + [1e-3 * largest]])
+    np.testing.assert_allclose(k(far, Z), 0, atol=1e-10)
+    np.testing.assert_array_equal(jax.grad(lambda x: k(x, Z).sum())(far), 0)
+    phi = k.features(jax.random.key(0), 16, d)(far)
+    np.testing.assert_allclose(jnp.sum(phi**2, axis=1), 1, rtol=1e-5)
+
+
 def test_rbf_and_rational_quadratic_agree_with_scikit_learn_forms():
     X, Z = points(20, 5), points(15, 5, seed=1)
     r2 = np.sum((np.asarray(X)[:, None] - np.asarray(Z)[None]) ** 2, axis=-1) / 0.7**2

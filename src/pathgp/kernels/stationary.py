@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.features import within_reach
 from pathgp.kernels.base import Kernel, Spectrum
 from pathgp.kernels.student import student_spectrum
 
@@ -77,13 +78,13 @@ class Stationary(Kernel):
         """Frequencies from the spectral measure at length scale one, and powers with the sum one."""
 
     def scale(self, X: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """X / lengthscale."""
+        """X / lengthscale, within reach."""
         if self.lengthscale.ndim and self.lengthscale.shape[0] not in (1, X.shape[1]):
             raise ValueError(
                 f"the kernel has {self.lengthscale.shape[0]} length scales but the points have {X.shape[1]} inputs: "
                 "give one length scale, or one for each input."
             )
-        return X / self.lengthscale
+        return within_reach(X / self.lengthscale)
 
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """The matrix k(X, Z)."""
