@@ -22,7 +22,8 @@ def test_the_demo_on_fewer_points(tmp_path):
     by_name = {(r["layout"], r["solver"]): r for r in rows}
     for layout in ("infill", "large domain"):
         assert by_name[layout, "Cholesky"]["w2_to_exact_marginals"] == 0
-        assert 0 < by_name[layout, "SAP"]["w2_to_exact_marginals"] < 0.05
+        assert by_name[layout, "SAP"]["w2_to_exact_marginals"] < 1e-3  # of 600 points one block is the whole matrix
+        assert 0 < by_name[layout, "SDD"]["w2_to_exact_marginals"] < 0.05
         assert by_name[layout, "SAP"]["rmse_to_exact_mean"] < by_name[layout, "SGD"]["rmse_to_exact_mean"]
     assert out.read_bytes().startswith(b"\x89PNG")
     assert list(tmp_path.iterdir()) == [out]  # nothing half-written beside it
