@@ -102,8 +102,10 @@ def test_columns_are_kept_as_they_are(written, tmp_path):
         "a\tname, of it\ty\n1.5\tx,y\t2\n-2.25\tz\t3.5\n",
         '"a";"name, of it";"y"\r\n"1,5";"x,y";"2"\r\n"-2,25";"z";"3,5"\r\n',
         'a,"name, of it",y\n1.5,"x,y",2\n-2.25,z,3.5\n',
+        "sep=;\r\na;name, of it;y\r\n1,5;x,y;2\r\n-2,25;z;3,5\r\n",
+        "\ufeffsep=\t\na\tname, of it\ty\n1.5\tx,y\t2\n-2.25\tz\t3.5\n",
     ],
-    ids=["semicolons", "tabs", "quotes", "commas"],
+    ids=["semicolons", "tabs", "quotes", "commas", "sep=;", "sep=tab"],
 )
 def test_separators_and_decimal_points_are_told_from_the_file(written, text):
     path = written(text)
@@ -122,12 +124,14 @@ def test_another_encoding_is_a_sentence(written):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x;kg;m,y\n1,2\n", (",", ".")),
-        ("size, m;price, k\n1,5;2\n", (";", ",")),
-        ("a;b\n1,5e-3;2\n", (";", ",")),
-        ("a;b\n1,5;2.5\n", (";", ".")),
-        ("a\n1\n", (",", ".")),
-        ("", (",", ".")),
+        ("x;kg;m,y\n1,2\n", (",", ".", 0)),
+        ("size, m;price, k\n1,5;2\n", (";", ",", 0)),
+        ("a;b\n1,5e-3;2\n", (";", ",", 0)),
+        ("a;b\n1,5;2.5\n", (";", ".", 0)),
+        ("a\n1\n", (",", ".", 0)),
+        ("", (",", ".", 0)),
+        ("sep=,\na;b,y\n1,2\n", (",", ".", 1)),
+        ("sep=;y\n1;2\n", (";", ".", 0)),
     ],
 )
 def test_the_separator_is_what_lines_have_equally_often(written, text, expected):

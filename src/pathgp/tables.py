@@ -8,7 +8,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -193,29 +193,44 @@ def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType | None]) ->
 def _open_csv(
     path: pathlib.Path, types: Mapping[str, pa.DataType], as_it_is: bool = False
 ) -> pyarrow.csv.CSVStreamingReader:
-    separator, point = dialect(path)
+    separator, point, above = dialect(path)
     options = pyarrow.csv.ConvertOptions(
         column_types=types, include_columns=list(types), strings_can_be_null=not as_it_is, decimal_point=point
     )
     return pyarrow.csv.open_csv(
-        str(path), convert_options=options, parse_options=pyarrow.csv.ParseOptions(delimiter=separator)
+        str(path),
+        read_options=pyarrow.csv.ReadOptions(skip_rows=above),
+        convert_options=options,
+        parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
     )
 
 
-def dialect(path: pathlib.Path) -> tuple[str, str]:
-    """The separator of a CSV, which its first lines have equally often; and its decimal point.
+class Dialect(NamedTuple):
+    """How a CSV is written."""
 
-    That is a comma where another separator leaves it free, and numbers are seen with it and none with a point.
+    separator: str
+    point: str
+    above: int
+    """Lines above the header."""
+
+
+def dialect(path: pathlib.Path) -> Dialect:
+    """The separator of a CSV, which its first lines have equally often, or which a line for Excel names above them.
+
+    The decimal point is a comma where another separator leaves it free, and numbers are seen with it and none with a
+    point.
     """
     with pa.input_stream(str(path), compression="detect") as stream:
         text = stream.read(LOOK_BYTES).decode(errors="replace")
+    named = re.match(rf'\ufeff?"?sep=([{SEPARATORS}])"?\r?\n', text, re.IGNORECASE)
+    text = text[named.end() :] if named else text
     lines = re.sub('"[^"]*"', "", text).splitlines()
     whole = (lines[:-1] if len(text) > LOOK_BYTES // 2 else lines)[:LOOK_LINES] or [""]
     even = [s for s in SEPARATORS if s in whole[0] and len({line.count(s) for line in whole if line}) == 1]
-    separator = max(even or SEPARATORS, key=whole[0].count)
+    separator = named[1] if named else max(even or SEPARATORS, key=whole[0].count)
     number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+(?:[eE][+-]?\d+)?\s*(?={re.escape(separator)}|\r?$)"
     seen = lambda point: re.search(number.format(point), text.replace('"', ""), re.MULTILINE)
-    return separator, "," if separator != "," and seen(",") and not seen(r"\.") else "."
+    return Dialect(separator, "," if separator != "," and seen(",") and not seen(r"\.") else ".", 1 if named else 0)
 
 
 def _kind(of: pa.DataType) -> str:

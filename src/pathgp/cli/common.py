@@ -65,9 +65,9 @@ def say_dialect(path: pathlib.Path) -> None:
     """How a CSV is read, where that is not by commas."""
     from pathgp.tables import dialect
 
-    if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path))[0] != ",":
-        between = {";": "semicolons", "\t": "tabs"}[found[0]]
-        say(f"{path} is read with {between} between columns and {found[1]!r} for the decimal point.")
+    if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path)).separator != ",":
+        between = {";": "semicolons", "\t": "tabs"}[found.separator]
+        say(f"{path} is read with {between} between columns and {found.point!r} for the decimal point.")
 
 
 def one_line(message: object) -> str:
