@@ -1,6 +1,7 @@
 import pickle
 import subprocess
 import sys
+from importlib.metadata import version
 
 import jax
 import numpy as np
@@ -238,6 +239,14 @@ def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
         loaded.predict(frame(QUERIES).select(["b", "a"]) if kind == "polars" else frame(QUERIES)[["b", "a"]])
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars", "numpy"])
+def test_dates_are_refused_in_words_about_dates(kind):
+    days = np.arange(N, dtype="timedelta64[D]") + np.datetime64("2024-01-01", "ms")
+    frames = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "numpy": lambda columns: columns["day"][:, None]}
+    with pytest.raises(ValueError, match="X has dates: turn them into numbers"):
+        PathGPRegressor(**FIXED).fit(frames[kind]({"day": days, "a": X[:, 0]}), Y)
+
+
 def test_arrays_of_every_layout_give_the_same_model(fixed, tmp_path):
     expected = fixed.predict(QUERIES)
     mapped = np.memmap(tmp_path / "X", np.float64, "w+", shape=X.shape)
@@ -350,7 +359,12 @@ def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
         ({"solver": "newton"}, "solver must be one of auto, cholesky"),
         ({"hyperparameters": "guess"}, 'hyperparameters must be "learn" or "fixed", but it is \'guess\''),
         ({"noise": -1.0}, "noise must be positive"),
-        ({"num_samples": -1}, "num_samples must be at least 0"),
+        ({"num_samples": 0}, "num_samples must be at least 1"),
+        ({"num_samples": 2.5}, "num_samples must be a whole number"),
+        ({"tolerance": "small"}, "tolerance must be a number, or None, but it is 'small'"),
+        ({"tolerance": -1.0}, "tolerance must be positive, but it is -1.0"),
+        ({"max_seconds": 0}, "max_seconds must be positive, but it is 0"),
+        ({"standardize": "no"}, "standardize must be True or False, but it is 'no'"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(setting, sentence):
@@ -364,6 +378,12 @@ def test_the_solver_is_the_one_that_was_asked_for():
     assert model.info_.tolerance == 1e-5
     assert model.solver_.max_seconds <= 1e4
     assert float(np.max(model.info_.relative_residual)) <= 1e-5
+
+
+def test_modules_are_there_after_importing_the_library():
+    code = "import pathgp; print(pathgp.__version__, pathgp.distributed.mesh(1).size, pathgp.storage.load.__name__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [version("pathgp"), "1", "load"]
 
 
 def test_the_library_imports_without_scikit_learn_until_it_is_needed():

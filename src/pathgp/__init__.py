@@ -1,6 +1,7 @@
 """Gaussian process regression whose posterior is a set of functions, at any data size."""
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,16 +24,22 @@ _HOMES = {
     "Posterior": "gp",
     "condition": "gp",
 }
+_MODULES = {
+    *("cost", "datasets", "distributed", "inducing", "integrations", "kernels", "likelihood", "metrics", "plots"),
+    *("solvers", "spectral", "storage", "thompson"),
+}
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first used: `pathgp --help` does not wait for JAX."""
-    if name in ("kernels", "solvers"):
+    if name in _MODULES:
         return import_module(f"pathgp.{name}")
     if name in _HOMES:
         return getattr(import_module(f"pathgp.{_HOMES[name]}"), name)
+    if name == "__version__":
+        return version("pathgp")
     raise AttributeError(f"module 'pathgp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -235,7 +235,10 @@ def slot_of(
     checkpoint: Checkpoint | None, kind: str, identity: Callable[[], Mapping[str, Any]]
 ) -> AbstractContextManager[Slot | None]:
     """The file for a run of a kind, where there is a checkpoint: only then is it asked what the run is."""
-    return nullcontext() if checkpoint is None else checkpoint.slot(kind, identity())
+    if checkpoint is None:
+        return nullcontext()
+    checks.instance(checkpoint, Checkpoint, "checkpoint", "a Checkpoint such as Checkpoint('folder'), or None")
+    return checkpoint.slot(kind, identity())
 
 
 def digest(tree: Any) -> str:

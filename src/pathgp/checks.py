@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from types import UnionType
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +157,25 @@ def random_key(key: object) -> None:
 def _is_raw_key(key: object) -> bool:
     """Whether it is one of those that `jax.random.PRNGKey` makes."""
     return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
+
+
+def same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
+    """Refuses points of another number of inputs than others have."""
+    if X.shape[1] != Z.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: give points of as many inputs.")
+
+
+def instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
+    """Refuses what is of another kind than the example."""
+    if not isinstance(value, kind):
+        shown = repr(value)
+        raise ValueError(f"{name} must be {example}, but it is {shown if len(shown) < 80 else type(value).__name__}.")
+
+
+def whole(value: object, least: int, name: str) -> None:
+    """Refuses what is no whole number, or below the least sensible one."""
+    instance(value, int | np.integer, name, "a whole number")
+    at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
 
 
 def at_least(value: float, least: float, name: str) -> None:

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pathgp import distributed, solvers, storage
+from pathgp import checks, distributed, solvers, storage
 from pathgp.checkpoint import Checkpoint
 from pathgp.fitting import learned_process, limited, row_noise, starting_process
 from pathgp.gp import GP, Posterior, condition
@@ -131,6 +131,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         clock = time.perf_counter()
         vars(self).pop("posterior_", None)  # whatever interrupts this leaves no model half of which is new
+        self._check_settings()
         solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
@@ -283,6 +284,15 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             model.feature_names_in_ = np.array(columns, dtype=object)
         return model
 
+    def _check_settings(self) -> None:
+        checks.whole(self.num_samples, 1, "num_samples")
+        checks.instance(self.standardize, bool | np.bool_, "standardize", "True or False")
+        for name in ("tolerance", "max_seconds"):
+            if (value := getattr(self, name)) is not None:
+                checks.instance(value, float | int | np.number, name, "a number, or None")
+                if not value > 0:
+                    raise ValueError(f"{name} must be positive, but it is {value}.")
+
     def _seconds(self) -> float:
         return float("inf") if self.max_seconds is None else float(self.max_seconds)
 
@@ -332,10 +342,13 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         solver = self.solver
         if isinstance(solver, str):
             solver = named(SOLVERS, solver, "solver")()
+        kind = solvers.Solver | RandomPoints
+        checks.instance(solver, kind, "solver", f"one of {', '.join(SOLVERS)}, or an object such as solvers.CG()")
         return solver if self.tolerance is None else limited(solver, tolerance=self.tolerance)
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
+        _refuse_dates(X)
         X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
         Y = np.asarray(y, np.float64).reshape(len(X), -1)
         if first:
@@ -375,3 +388,13 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.noise_ = float(variances[0]) if self.single_target_ else variances
         self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
         self.info_ = gathered(posterior.info)
+
+
+def _refuse_dates(X: Any) -> None:
+    """Before NumPy does, in words about types: a matrix, or a column of a frame, of dates."""
+    kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
+    if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
+        raise ValueError(
+            "X has dates: turn them into numbers, for instance into days by (date - date.min()).dt.days; `pathgp fit` "
+            "does so itself."
+        )

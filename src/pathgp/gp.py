@@ -14,7 +14,7 @@ from pathgp.checkpoint import Checkpoint, slot_of
 from pathgp.functions import Canonical, Function
 from pathgp.local import Local, Projection
 from pathgp.predictive import Predictive
-from pathgp.problem import GP, draw, mean_targets, parts, problem, sample_targets, split
+from pathgp.problem import GP, PROCESS, draw, mean_targets, parts, problem, sample_targets, split
 from pathgp.repeats import Places, put_together
 from pathgp.sharding import everywhere, gathered, placed
 from pathgp.solvers import Auto, Cholesky, Every, Info, Solution, Solver
@@ -124,7 +124,7 @@ class Posterior(Predictive):
         self, num: int, *, key: PRNGKeyArray, progress: bool = False, checkpoint: Checkpoint | None = None
     ) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
-        checks.at_least(num, 1, "num")
+        checks.whole(num, 1, "num")
         checks.random_key(key)
         slot = slot_of(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
@@ -173,6 +173,7 @@ class Posterior(Predictive):
         X = checks.inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
             raise ValueError(f"X_new has {X.shape[1]} inputs, but the posterior was given {self.system.X.shape[1]}.")
+        self.gp.kernel.check_inputs(X)
         y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
@@ -253,10 +254,15 @@ def condition(
     >>> posterior.mean(x).shape, posterior.samples(x).shape
     ((2,), (2, 64))
     """
+    checks.instance(gp, GP, "gp", PROCESS)
+    checks.instance(solver, Solver, "solver", "a solver such as solvers.CG()")
+    checks.instance(local, Local | None, "local", "a local projection such as Local(128), or None")
     X = checks.inputs(X)
+    gp.kernel.check_inputs(X)
     y = checks.columns(y, X.shape[0])
     checks.noise_variance(gp.noise, X.shape[0])
-    checks.at_least(num_samples, 0, "num_samples")
+    checks.whole(num_samples, 0, "num_samples")
+    checks.whole(num_features, 1, "num_features")
     checks.random_key(key)
     sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
     asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}

@@ -35,6 +35,9 @@ class GP(eqx.Module):
         return eqx.tree_pformat(self, short_arrays=False)
 
 
+PROCESS = "a process such as GP(kernels.Matern32(0.5), noise=0.1)"
+
+
 def parts(gp: GP) -> dict[str, Any]:
     """What a process is, by name."""
     return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}

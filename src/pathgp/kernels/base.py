@@ -61,14 +61,17 @@ class Kernel(eqx.Module):
             "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it."
         )
 
+    def check_inputs(self, X: Float[Array, "n d"]) -> None:
+        """Refuses data that are nothing for this kernel; of most kernels any finite numbers are something."""
+
     def __repr__(self) -> str:
         return eqx.tree_pformat(self, short_arrays=False)
 
     def __add__(self, other: "Kernel") -> "Sum":
-        return Sum(self, other)
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __mul__(self, other: "Kernel") -> "Product":
-        return Product(self, other)
+        return Product(self, other) if isinstance(other, Kernel) else NotImplemented
 
 
 class Sum(Kernel):
@@ -88,6 +91,11 @@ class Sum(Kernel):
     def scaled(self, factor: Float[Array, ""]) -> "Sum":
         """Both of them in other units."""
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
+
+    def check_inputs(self, X: Float[Array, "n d"]) -> None:
+        """What either of them refuses."""
+        self.left.check_inputs(X)
+        self.right.check_inputs(X)
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Those of both kernels: near are points that are near for both."""
@@ -126,6 +134,11 @@ class Product(Kernel):
     def scaled(self, factor: Float[Array, ""]) -> "Product":
         """One of them in other units."""
         return Product(self.left.scaled(factor), self.right)
+
+    def check_inputs(self, X: Float[Array, "n d"]) -> None:
+        """What either of them refuses."""
+        self.left.check_inputs(X)
+        self.right.check_inputs(X)
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Those of both kernels: near are points that are near for both."""

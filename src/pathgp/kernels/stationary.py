@@ -26,6 +26,7 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
     extended vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). That cancels where x and z are close and far from the origin, so
     both are centred on the mean of Z first, and where rounding makes it negative, the sign is dropped.
     """
+    checks.same_inputs(X, Z)
     if X.shape[1] <= FEW_INPUTS:
         # A transpose alone is fused into the loop over pairs, which then reads Z with strides: five times slower.
         inputs = jnp.matmul(jnp.eye(Z.shape[1], dtype=Z.dtype), Z.T, precision="highest")

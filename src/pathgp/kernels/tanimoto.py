@@ -5,6 +5,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from pathgp import checks
@@ -14,6 +15,8 @@ from pathgp.kernels.base import Kernel
 
 class Tanimoto(Kernel):
     """variance · Σᵢ min(xᵢ, zᵢ) / Σᵢ max(xᵢ, zᵢ) for vectors of counts, on bits the Jaccard similarity.
+
+    The counts are taken as they are: `PathGPRegressor` needs standardize=False for it.
 
     Where no count exceeds `max_count`, say so: `min(x, z) = Σ_c [x ≥ c][z ≥ c]` is then that many matrix products,
     much faster than the elementwise minimum (`max_count=1` for bits). Two empty fingerprints are alike.
@@ -30,7 +33,16 @@ class Tanimoto(Kernel):
         if self.max_count is not None:
             checks.at_least(self.max_count, 1, "max_count")
 
+    def check_inputs(self, X: Float[Array, "n d"]) -> None:
+        """Refuses negative numbers, which are no counts."""
+        if checks.is_concrete(X) and (least := float(np.min(np.asarray(X)))) < 0:
+            raise ValueError(
+                f"X must be counts for Tanimoto, but it has {least:.3g}: give them as they are, and standardize=False "
+                "to PathGPRegressor."
+            )
+
     def _overlap(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+        checks.same_inputs(X, Z)
         if self.max_count is None:
             return jnp.sum(jnp.minimum(X[:, None, :], Z[None, :, :]), axis=-1)
         levels = ((c <= X).astype(X.dtype) @ (c <= Z).astype(Z.dtype).T for c in range(1, self.max_count + 1))

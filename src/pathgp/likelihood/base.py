@@ -13,7 +13,7 @@ from pathgp import checks
 from pathgp.checkpoint import Checkpoint, Slot, slot_of
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
-from pathgp.problem import GP, check_data, parts
+from pathgp.problem import GP, PROCESS, check_data, parts
 
 
 class Trace(NamedTuple):
@@ -113,11 +113,15 @@ def fit_hyperparameters(
     """
     from pathgp.likelihood.nearest import NearestNeighbour
 
-    method = method or NearestNeighbour()
+    method = NearestNeighbour() if method is None else method
+    prior = Prior() if prior is None else prior
+    checks.instance(gp, GP, "gp", PROCESS)
+    checks.instance(method, Method, "method", "a method such as likelihood.Exact()")
+    checks.instance(prior, Prior, "prior", "a Prior such as Prior(noise=Bounds(0.01, 0.1))")
     X, y = check_data(X, y)
+    gp.kernel.check_inputs(X)
     checks.noise_variance(gp.noise, X.shape[0])
     checks.random_key(key)
-    prior = prior or Prior()
     prior.check(gp)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
     slot = slot_of(checkpoint, "learning", lambda: asked)

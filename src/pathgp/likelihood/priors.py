@@ -85,6 +85,11 @@ class Prior(eqx.Module):
     unit: Float[Array, ""] = eqx.field(converter=checks.floats, default=1.0)
     """The unit of y of the processes that it is asked about, in the unit that the beliefs are stated in."""
 
+    def __check_init__(self) -> None:
+        for name in ("lengthscale", "variance", "noise"):
+            belief = getattr(self, name)
+            checks.instance(belief, Belief | None, f"prior.{name}", "a belief such as Bounds(0.01, 0.1), or None")
+
     def check(self, gp: GP) -> None:
         """Refuses beliefs about what the kernel does not have."""
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):

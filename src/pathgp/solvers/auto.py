@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from pathgp import checks
 from pathgp.checkpoint import Slot
 from pathgp.local import Local
 from pathgp.solvers.base import Every, Solution, Solver
@@ -45,6 +46,9 @@ class Auto(Solver):
     settle: float = 0.0625
     tolerance: float = 0.001
     max_seconds: float = float("inf")
+
+    def __check_init__(self) -> None:
+        checks.instance(self.local, Local | None, "Auto.local", "a local projection such as Local(128), or None")
 
     def choose(self, system: System) -> Choice:
         """The solver for a system, and the reason."""

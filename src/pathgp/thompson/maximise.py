@@ -117,6 +117,8 @@ def maxima(
     search: Search,
 ) -> Found:
     """All that `maximise` chooses from: where each ascent ended, and then where it began."""
+    checks.instance(functions, Function, "functions", "a Function such as posterior.samples")
+    checks.random_key(key)
     if functions.features.apart:
         raise ValueError("functions are split over devices: take those of `posterior.gathered()`.")
     box = check_bounds(bounds, functions.features.inputs)
