@@ -392,6 +392,13 @@ def test_the_library_imports_without_scikit_learn_until_it_is_needed():
     assert run.stdout.split() == ["False", "True"]
 
 
+def test_what_is_too_small_to_be_squared_is_refused():
+    with pytest.raises(ValueError, match="y varies by less than 1e-150, too little to be squared"):
+        PathGPRegressor().fit(X, 1e-170 * Y)
+    model = PathGPRegressor(num_samples=2, **FIXED).fit(X, 1e-140 * Y)
+    np.testing.assert_allclose(1e140 * model.predict(X), Y, atol=0.5)
+
+
 @pytest.mark.parametrize("name", ["X", "y"])
 def test_what_is_too_large_to_be_squared_is_refused(name):
     X, y = np.arange(6.0)[:, None], np.arange(6.0)

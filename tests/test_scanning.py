@@ -1,6 +1,8 @@
 """Tables as they come: dates, gaps, texts that are new, other separators; and what is said about them."""
 
 import datetime
+import gzip
+import os
 
 import numpy as np
 import pandas as pd
@@ -56,7 +58,7 @@ def test_a_gap_gets_the_median_and_an_input_that_says_so(written):
     expected = [[1, 0, 0, 1, 0], [6, 1, 0, 1, 0], [4, 0, 0, 0, 1], [8, 0, 1, 0, 0], [16, 0, 1, 0, 0]]
     np.testing.assert_array_equal(inputs(scan, path), expected)
     assert scan.missing == {"size": 1, "colour": 1}
-    assert "2 missing values got the median" in scan.notes[0]
+    assert "2 missing values replaced by the median" in scan.notes[0]
     assert [block.missing for block in scan.encoding.blocks(path, rows=2)] == [2, 0, 0]
 
 
@@ -64,12 +66,12 @@ def test_rows_with_a_gap_are_left_out(written):
     path = written(GAPS)
     scan = learn_encoding(path, "y", one_hot=[], skip_missing=True)
     assert (scan.rows, scan.skipped, scan.missing) == (2, 3, {})
-    assert scan.notes == ["3 rows were left out, since a value is missing in them."]
+    assert scan.notes == ["3 rows with a missing value left out."]
     assert scan.encoding.inputs == ("size", "colour=blue", "colour=red")
     rows = scan.encoding.read(path, count=2, skip_missing=True)
     np.testing.assert_array_equal(rows.inputs, [[1, 0, 1], [16, 1, 0]])
     np.testing.assert_array_equal(rows.y, [1, 5])
-    with pytest.raises(ValueError, match="1 values are missing in column 'size'"):
+    with pytest.raises(ValueError, match="1 value missing in column 'size'"):
         inputs(scan, path)
 
 
@@ -114,6 +116,26 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
     rows = scan.encoding.read(path)
     np.testing.assert_array_equal(rows.inputs, [[1.5, 1, 0], [-2.25, 0, 1]])
     np.testing.assert_array_equal(rows.y, [2, 3.5])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("table.csv", gzip.compress(b"x,y\n1,2\n"), "table.csv is compressed by gzip: name it .csv.gz"),
+        ("table.csv.gz", b"x,y\n1,2\n", "table.csv.gz is not compressed by gzip"),
+        ("table.csv", "x,y\n1,2\n".encode("utf-16"), "table.csv is not a table in UTF-8: .* `iconv -f utf-16 -t utf8"),
+    ],
+)
+def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, name, content, sentence):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=sentence):
+        learn_encoding(tmp_path / name, "y")
+
+
+def test_a_pipe_is_not_said_to_be_missing(tmp_path):
+    os.mkfifo(tmp_path / "table.csv")
+    with pytest.raises(ValueError, match=r"table.csv is no file on a disk, .*: write it to a file first"):
+        learn_encoding(tmp_path / "table.csv", "y")
 
 
 def test_another_encoding_is_a_sentence(written):
@@ -162,7 +184,7 @@ def test_a_day_without_end_is_a_day(written):
 def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
     scan = learn_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
     for values, sentence in (
-        ([1.0, np.nan], "1 values are missing in column 'flag'"),
+        ([1.0, np.nan], "1 value missing in column 'flag'"),
         ([0.0, 2.0], "column 'flag' holds 2, where true or false is expected"),
     ):
         pq.write_table(pa.table({"flag": pa.array(values)}), tmp_path / "new.parquet")

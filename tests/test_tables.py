@@ -209,7 +209,7 @@ def test_names_of_columns_that_need_quotes_are_read_back(tmp_path, name):
         ("a,y\n,1\n,2\n", {"impute": True}, "column 'a' is empty"),
         ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 of 2 rows"),
         ("a,y\ninf,1\n-inf,2\n", {}, "column 'a' has 2 infinite values"),
-        ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite values"),
+        ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite value"),
         ("a,y\n1,2\n3\n", {}, "cannot be read: (Row #3: )?Expected 2 columns, got 1: 3"),  # it counts on one core alone
         ("a,y\n" + "".join(f"id{i},1\n" for i in range(101)), {"one_hot": []}, "more than 100 different values"),
     ],
@@ -225,11 +225,11 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
     [
         ("size,sold\n1,true\n", "lacks 'colour', which the model needs"),
         ("size,colour,sold\n1,green,true\n", "column 'colour' holds 'green', .* it knows 'blue', 'red'"),
-        ("size,colour,sold\n,red,true\n", "1 values are missing in column 'size'"),
-        ("size,colour,sold\n1,,true\n", "1 values are missing in column 'colour'"),
+        ("size,colour,sold\n,red,true\n", "1 value missing in column 'size'"),
+        ("size,colour,sold\n1,,true\n", "1 value missing in column 'colour'"),
         ("size,colour,sold\noak,red,true\n", "column 'size' holds 'oak', where a number is expected"),
         ("size,colour,sold\n1,red,maybe\n", "column 'sold' holds 'maybe', where true or false is expected"),
-        ("size,colour,sold\ninf,red,true\n", "column 'size' has 1 infinite values"),
+        ("size,colour,sold\ninf,red,true\n", "column 'size' has 1 infinite value"),
     ],
 )
 def test_rows_unlike_those_of_the_fit_get_a_sentence(tmp_path, text, sentence):

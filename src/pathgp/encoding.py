@@ -11,7 +11,19 @@ import pyarrow as pa
 import pyarrow.compute
 from jaxtyping import Bool, Float, Int
 
-from pathgp.tables import ARROW, AS_IT_IS, DATES, NUMBER, ROWS_AT_ONCE, TEXT, cast, column_kinds, listed, read_batches
+from pathgp.tables import (
+    ARROW,
+    AS_IT_IS,
+    DATES,
+    NUMBER,
+    ROWS_AT_ONCE,
+    TEXT,
+    cast,
+    column_kinds,
+    counted,
+    listed,
+    read_batches,
+)
 from pathgp.tables import row_count as rows_of_file
 
 DAY = 86_400_000_000
@@ -49,9 +61,10 @@ class Column:
         """Its inputs in some rows. A category that is not known is refused, or none of those that are."""
         missing = is_missing(self.kind, values)
         if missing.any() and self.fill is None:
+            gaps = counted(int(missing.sum()), "value")
             raise ValueError(
-                f"{path}: {missing.sum()} values are missing in column {self.name!r}: remove those rows, or fit with "
-                "--impute, which puts something in their place."
+                f"{path}: {gaps} missing in column {self.name!r}: remove those rows, or fit with --impute, which puts "
+                "something in their place."
             )
         own = self._categories(path, values, allow_unknown) if self.kind == TEXT else self._numbers(path, values)
         return np.column_stack([own, missing]) if self.indicator else own
@@ -284,7 +297,9 @@ def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) ->
     """The target, refused where it is missing or infinite."""
     y = numbers(NUMBER, batch[name])
     if np.isnan(y).any():
-        raise ValueError(f"{path}: the target {name!r} is missing in {int(np.isnan(y).sum())} rows: remove them.")
+        raise ValueError(
+            f"{path}: the target {name!r} is missing in {counted(int(np.isnan(y).sum()), 'row')}: remove them."
+        )
     refuse_infinite(path, str(name), int(np.isinf(y).sum()))
     return y
 
@@ -292,4 +307,4 @@ def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) ->
 def refuse_infinite(path: pathlib.Path, name: str, count: int) -> None:
     """Says where infinite values are."""
     if count:
-        raise ValueError(f"{path}: column {name!r} has {count} infinite values: remove or correct them.")
+        raise ValueError(f"{path}: column {name!r} has {counted(count, 'infinite value')}: remove or correct them.")

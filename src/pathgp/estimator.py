@@ -270,8 +270,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     @classmethod
     def load(cls, path: storage.Path, *, classes: Classes = ()) -> "PathGPRegressor":
         """The model that `save` wrote; it predicts the same bits."""
-        if storage.metadata(path).get("kind") != "PathGPRegressor":
-            raise ValueError(f"{path} does not hold a PathGPRegressor: read it with `pathgp.storage.load`.")
+        if (kind := storage.metadata(path).get("kind")) != "PathGPRegressor":
+            other = "read it with `pathgp.storage.load`" if kind is None else f"it is a file of `{kind}`"
+            raise ValueError(f"{path} does not hold a PathGPRegressor: {other}.")
         match storage.load(path, classes=(*classes, Scaling, RandomPoints)):
             case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
                 isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())

@@ -10,6 +10,9 @@ from jaxtyping import Float, Float64
 ROWS = 65_536
 """Rows that are converted at a time: a memory-mapped matrix is never in memory in its own precision."""
 
+SMALLEST = 1e-150
+"""A spread whose square float64 still resolves."""
+
 
 class Scaling(NamedTuple):
     """The linear map x ↦ (x − centre)/scale of each column, in float64."""
@@ -56,7 +59,10 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") ->
 def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
     """The map to mean zero and variance one; what does not vary is measured by its size."""
     centre, scale = standardizing(Y, weights, "y")
-    constant = np.ptp(Y, axis=0) == 0
+    spread = np.ptp(Y, axis=0)
+    if np.any((spread > 0) & (spread < SMALLEST)):
+        raise ValueError(f"y varies by less than {SMALLEST:g}, too little to be squared: measure it in a smaller unit.")
+    constant = spread == 0
     return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute
 from jaxtyping import Float
 
 from pathgp.encoding import Column, Encoding, complete, is_missing, numbers, refuse_infinite
-from pathgp.tables import BOOLEAN, DATES, NUMBER, TEXT, column_kinds, listed, option, read_batches
+from pathgp.tables import BOOLEAN, DATES, NUMBER, TEXT, column_kinds, counted, listed, option, read_batches
 
 MOST_CATEGORIES = 100
 MOST_VALUES = 200_000
@@ -39,12 +39,12 @@ class Scan(NamedTuple):
         """What a user should know of it, in sentences."""
         found = []
         if self.skipped:
-            found.append(f"{self.skipped:,} rows were left out, since a value is missing in them.")
+            found.append(f"{counted(self.skipped, 'row')} with a missing value left out.")
         if self.missing:
             places = ", ".join(f"{count:,} of {name!r}" for name, count in self.missing.items())
             found.append(
-                f"{sum(self.missing.values()):,} missing values got the median of their column, or no category, and an "
-                f"input each column that says so: {places}."
+                f"{counted(sum(self.missing.values()), 'missing value')} replaced by the median of the column, or by "
+                f"no category; each such column has one more input that says where: {places}."
             )
         return found
 
@@ -76,7 +76,9 @@ def learn_encoding(
         raise ValueError("--columns names a column twice.")
     text = [name for name in chosen if present[name] == TEXT]
     as_text = [] if one_hot is None else (list(one_hot) or text)
-    _refuse_unknown(path, "--one-hot", as_text, dict.fromkeys(chosen, ""))
+    _refuse_unknown(path, "--one-hot", as_text, present)
+    if others := [name for name in as_text if name not in chosen]:
+        raise ValueError(f"--one-hot names {listed(others)}, which is not among the inputs {listed(chosen)}.")
     _refuse_kinds(path, target, {name: present[name] for name in chosen if name not in as_text}, present[target])
     kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
     return _scan(path, kinds, target, impute, skip_missing)

@@ -1,5 +1,6 @@
 """Tables in files, CSV (also .gz), Parquet and .npy, as streams of columns in constant memory (the extra `files`)."""
 
+import codecs
 import csv
 import io
 import pathlib
@@ -31,6 +32,7 @@ AS_IT_IS = "as it is"
 """Of a column that is copied: the characters of a CSV, the values of any other table."""
 WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with its zone"}
 ROWS_AT_ONCE = 65_536
+GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
 LOOK_BYTES, LOOK_LINES = 65_536, 20
 """Of the beginning of a CSV, from which its separator and its decimal point are told."""
@@ -105,6 +107,15 @@ def option(name: str, values: Sequence[str]) -> str:
     --drop id 'area (m²)'
     """
     return shlex.join([name, *values])
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, in words.
+
+    >>> counted(1, "row"), counted(20_000, "row")
+    ('1 row', '20,000 rows')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
@@ -278,15 +289,15 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
     """What pyarrow finds wrong with a file, in words that name the file, the column, and the kind it is read as."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is no file on a disk, and a table is read more than once: write it to a file first.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: check its name.")
+    _refuse_other_bytes(path)
     try:
         yield
     except UnicodeDecodeError:
-        raise ValueError(
-            f"{path} is not a table in UTF-8: if it is a CSV file of another encoding, turn it into that first, for "
-            f"instance by `iconv -f latin1 -t utf8 {shlex.quote(path.name)}`."
-        ) from None
+        raise ValueError(_encoded(path, "latin1")) from None
     except pa.ArrowException as error:
         message = str(error).splitlines()[0].removeprefix("CSV parse error: ")
         where = f" (after row {done()})" if done() else ""
@@ -295,12 +306,36 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
         conversion = re.match(r"In CSV column #(\d+): .*(?:invalid value|zone offset in) '(.*?)'", message)
         if conversion:
             column, value = _header(path)[int(conversion[1])], conversion[2]
-            asked = WORDS[(kinds or {}).get(column, NUMBER)]
+            kind = (kinds or {}).get(column, NUMBER)
+            written = ", written like 2024-01-31" if kind in DATES else ""
             raise ValueError(
-                f"{path}: column {column!r} holds {value!r}{where}, where {asked} is expected: mend it, leave it empty "
-                f"if it is missing, or fit with {option('--one-hot', [column])} to take the column for text."
+                f"{path}: column {column!r} holds {value!r}{where}, where {WORDS[kind]} is expected{written}: mend it, "
+                f"or leave it empty if it is missing; an input can also be taken for text by "
+                f"{option('--one-hot', [column])} of `pathgp fit`."
             ) from None
         raise ValueError(f"{path} cannot be read{where}: {message}.") from None
+
+
+def _refuse_other_bytes(path: pathlib.Path) -> None:
+    """What the first bytes of a CSV say that it is, where that is not what its name says."""
+    name = path.name.lower()
+    if not name.endswith((".csv", ".csv.gz")):
+        return
+    with path.open("rb") as file:
+        first = file.read(2)
+    if name.endswith(".gz") and first and first != GZIP:
+        raise ValueError(f"{path} is not compressed by gzip: if it is a plain CSV, name it so, without .gz.")
+    if name.endswith(".csv") and first == GZIP:
+        raise ValueError(f"{path} is compressed by gzip: name it .csv.gz.")
+    if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise ValueError(_encoded(path, "utf-16"))
+
+
+def _encoded(path: pathlib.Path, as_what: str) -> str:
+    return (
+        f"{path} is not a table in UTF-8: if it is a CSV file of another encoding, turn it into that first, for "
+        f"instance by `iconv -f {as_what} -t utf8 {shlex.quote(path.name)}`."
+    )
 
 
 def _header(path: pathlib.Path) -> list[str]:

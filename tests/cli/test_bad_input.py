@@ -28,7 +28,7 @@ HEADER = "age,colour,size,price\n"
         ("a,y\n1,7\n2,7\n3,7\n", FIT, "the target 'y' is 7 in every row"),
         ("a,y\n1,2\noak,3\n4,5\n", FIT, "'a' holds mostly numbers, but 'oak' in row 2: mend it, or leave it empty"),
         ("a,y\nelm,2\noak,3\n4,5\n", FIT, "'a' holds text: add --one-hot a"),
-        ("a,y\n1,2\ninf,3\n4,5\n", FIT, "column 'a' has 1 infinite values"),
+        ("a,y\n1,2\ninf,3\n4,5\n", FIT, "column 'a' has 1 infinite value"),
         ("a,a,y\n1,2,3\n4,5,6\n", FIT, "more than one column named 'a'"),
         ("a,y\n1,2\n,3\n4,5\n", FIT, "values are missing in 'a' (1 of 3)"),
         ("a,y\n1,2\n2,\n4,5\n", FIT, "the target 'y' is missing in 1 of 3 rows"),
@@ -60,7 +60,7 @@ HEADER = "age,colour,size,price\n"
         (HEADER + "1,red,2,3\n", [*PREDICT[:-1], "{folder}/predictions.xlsx"], "must end in .csv, .csv.gz or .parquet"),
         ("size,age\n1,2\n", PREDICT, "lacks 'colour', which the model needs"),
         (HEADER + "1,green,2,3\n", PREDICT, "column 'colour' holds 'green', which the model was not fitted with"),
-        (HEADER + "1,red,,3\n", PREDICT, "1 values are missing in column 'size'"),
+        (HEADER + "1,red,,3\n", PREDICT, "1 value missing in column 'size'"),
         (HEADER + "1,red,oak,3\n", PREDICT, "column 'size' holds 'oak', where a number is expected"),
         (HEADER, PREDICT, "has no rows below its header"),
         (HEADER + "1,red,2,3\n", [*PREDICT, "--quantiles", "95"], "--quantiles must lie between 0 and 1"),
@@ -78,6 +78,12 @@ HEADER = "age,colour,size,price\n"
         (GOOD, ["plot", "{model}", "--out", "{folder}/picture.doc"], "must end in .png, .pdf or .svg"),
         (GOOD, ["plot", "{model}", "--kind", "map", "--out", "{picture}"], "a model with 2 inputs, but this one has 4"),
         (GOOD, ["plot", "{model}", "--kind", "calibration", "--out", "{picture}"], "needs a table with known targets"),
+        (GOOD, ["plot", "{model}", "{data}", "--kind", "relevance", "--out", "{picture}"], "draws the model alone"),
+        (GOOD, ["plot", "{model}", "{data}", "--kind", "convergence", "--out", "{picture}"], "draws the model alone"),
+        # What would not be what it seems
+        (GOOD, [*PREDICT, "--quantiles", "0.1", "0.10"], "--quantiles names a quantile twice"),
+        (GOOD, [*FIT, "--columns", "a", "--one-hot", "b"], "--one-hot names 'b', which is not among the inputs 'a'"),
+        (GOOD, ["suggest", "{data}", "--target", "y", "--bounds", "{data}", "--seed", "-1"], "--seed must be 0 to"),
     ],
 )  # fmt: skip
 def test_bad_input(tmp_path, fitted, capfd, text, command, sentence):

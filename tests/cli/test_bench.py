@@ -69,10 +69,24 @@ def main_arguments():
         (["bench", "solve", "--n", "0"], "--n must be at least 1, but it is 0"),
         (["bench", "solve", "--test-rows", "-3"], "--test-rows must be at least 1, but it is -3"),
         (["bench", "solve", "--split", "1"], "--split is 1, but synthetic data have no other than 0"),
+        (["bench", "solve", "--timeout", "nan"], "--timeout must be at least 0, but it is nan"),
+        (["bench", "solve", "--plot", "error.doc"], "error.doc must end in .png, .pdf or .svg"),
+        (["bench", "kernel", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
+        (["bench", "learn", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
+        (["bench", "predict", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
+        (["bench", "solve", "--hyperparameters", "none.json"], "--hyperparameters none.json cannot be used: "),
+        (["bench", "solve", "--hyperparameters", "text.json"], "--hyperparameters text.json cannot be used: Expecting"),
+        (
+            ["bench", "solve", "--hyperparameters", "two.json"],
+            "two.json has 2 length scales, but the data have 8 inputs",
+        ),
     ],
 )
 def test_bad_input_is_a_sentence_and_exit_code_2(command, sentence, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATHGP_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.json").write_text("length_scale")
+    (tmp_path / "two.json").write_text('{"length_scale": [1, 2], "signal_scale": 1, "noise_scale": 0.1}')
     if sentence.startswith("PATHGP_DATA"):
         monkeypatch.delenv("PATHGP_DATA")
     assert main(command) == 2

@@ -64,7 +64,7 @@ def predict(model, file, out, *words):
 
 def test_rows_with_gaps_are_left_out_and_a_constant_column_is_said_to_be_one(messy, skipped, capsys):
     model, said = skipped
-    assert "22 rows were left out, since a value is missing in them." in said.err
+    assert "22 rows with a missing value left out." in said.err
     assert "'country' is 49 in every row, so that nothing is learned from it." in said.err
     assert "learned from 128 rows" in said.out
     assert main(["info", str(model)]) == 0
@@ -94,10 +94,10 @@ def test_gaps_that_are_filled_are_counted_and_have_a_level_of_their_own(messy, c
         frame.loc[rows, "price"] = 6e5 + np.random.default_rng(2).normal(0, 3e3, 50)
         frame.to_csv(tmp_path / ("train.csv" if frame is train else "test.csv"), index=False)
     model, said = fit(tmp_path, capsys, "--impute", "--seed", "0")
-    assert "50 missing values got the median" in said.err
+    assert "50 missing values replaced by the median" in said.err
     assert "50 values put in" in said.out
     found = predict(model, tmp_path / "test.csv", tmp_path / "out.csv")
-    assert "50 values are missing, in whose place those of the fit were put" in capsys.readouterr().err
+    assert "50 missing values replaced as in the fit" in capsys.readouterr().err
     error = np.array([float(row["mean"]) for row in found]) - test["price"]
     assert np.sqrt(np.mean(error[:50] ** 2)) < 4500
     assert np.sqrt(np.mean(error[50:] ** 2)) < 4500

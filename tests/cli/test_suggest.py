@@ -108,6 +108,8 @@ def test_a_state_goes_on_and_knows_what_is_pending(folder, first, told, sampler,
     new = rows_of(out)[:4]
     values = np.array([*yields(new[:3]), np.nan])
     write(folder / "history.csv", [*rows, *new], [*y, *values])
+    assert main(["info", str(folder / "state")]) == 2
+    assert "does not hold a PathGPRegressor: it is a file of `pathgp suggest`" in capsys.readouterr().err
     assert suggest(folder, "--n", "6", "--seed", "5", "--state", folder / "state", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     write(folder / "history.csv", rows, y)

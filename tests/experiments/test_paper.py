@@ -153,6 +153,20 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
     assert "Scale <b>paper</b>: 1 of 3" in report.write([cubes], tmp_path, "paper").read_text()
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (["--only", "zzz"], "--only 'zzz' is in the name of no cell: they are 'n-1', 'n-2', 'n-3'"),
+        (["--minutes", "nan"], "--minutes must be at least 0, but it is nan"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(tmp_path, monkeypatch, capsys, option, sentence):
+    monkeypatch.setattr(paper, "named", lambda name: Squares())
+    assert main(["experiment", "run", "squares", "--out", str(tmp_path / "runs"), *option]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_that_is_stopped_says_where_its_cells_are(tmp_path, monkeypatch, capsys):
     class Stopping(Squares):
         def compute(self, settings):

@@ -356,6 +356,8 @@ def test_another_process_goes_on_in_the_same_way(tmp_path):
         (lambda _: sampler(gp=GP(Matern32(), noise=jnp.ones(3))), "one noise variance"),
         (lambda _: sampler(batch_size=0), "batch_size"),
         (lambda _: sampler(initial=0), "initial"),
+        (lambda _: sampler(random_state=-1), "random_state must be at least 0"),
+        (lambda _: sampler(random_state=2**32), r"random_state must be less than 2\*\*32"),
         (lambda _: ThompsonSampler([(1.0, 0.0)]), "low must be at most"),
     ],
 )

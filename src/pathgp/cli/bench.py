@@ -11,7 +11,7 @@ from typing import Any
 
 from pathgp import datasets
 from pathgp.checks import at_least
-from pathgp.cli.common import add_data_dir
+from pathgp.cli.common import add_data_dir, check_out, check_picture
 from pathgp.experiments import contest, learning, product, throughput
 from pathgp.experiments.machine import machine
 from pathgp.experiments.peers import PEERS
@@ -60,6 +60,7 @@ def add_to(commands: Any) -> None:
 
 def bench_kernel(arguments: argparse.Namespace) -> None:
     """Times the product and prints the table."""
+    _check_outs(arguments)
     at_least(arguments.inputs, 1, "--inputs")
     rows = product.run(inputs=arguments.inputs)
     print(product.table(rows))
@@ -70,6 +71,8 @@ def bench_solve(arguments: argparse.Namespace) -> None:
     """Runs each contestant in a process of its own, one after the other, and prints the table."""
     # What is wrong with the input is said before any work.
     a = arguments
+    _check_outs(a)
+    at_least(a.timeout, 0, "--timeout")
     data, _ = contest.problem(a.dataset, a.n, a.split, a.noise, a.hyperparameters, a.test_rows)
     names = arguments.only or list(contest.CONTESTANTS)
     results = []
@@ -92,6 +95,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
 
 def bench_predict(arguments: argparse.Namespace) -> None:
     """Conditions on a data set, times predictions and prints the table."""
+    _check_outs(arguments)
     at_least(arguments.points, 1, "--points")
     data, gp = contest.problem(arguments.dataset, arguments.n, 0)
     posterior, rows = throughput.run(data, gp, arguments.points)
@@ -105,6 +109,7 @@ def bench_predict(arguments: argparse.Namespace) -> None:
 def bench_learn(arguments: argparse.Namespace) -> None:
     """Learns hyperparameters, judges them on the test rows, and stores them for `bench solve`."""
     a = arguments
+    _check_outs(a)
     for option, number in (("--n", a.n), ("--test-rows", a.test_rows)):
         at_least(1 if number is None else number, 1, option)
     data = datasets.synthetic(a.n or 10_000) if a.dataset == "synthetic" else datasets.load(a.dataset)
@@ -164,6 +169,14 @@ def _line(result: dict[str, Any], best: float | None = None) -> str:
         f"{result['name']:<14} {result['seconds']:8.2f} {ratio} {compiling} {passes} {result['gigabytes']:6.2f} "
         f"{result['rmse']:7.4f} {result['nll']:8.4f}"
     )
+
+
+def _check_outs(arguments: argparse.Namespace) -> None:
+    """Refuses what cannot be written to before the work; figures of before are replaced."""
+    if arguments.out is not None:
+        check_out(arguments.out, force=True)
+    if getattr(arguments, "plot", None) is not None:
+        check_picture(arguments.plot, force=True)
 
 
 def store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:

@@ -84,6 +84,19 @@ def show(result: Mapping[str, Any], lines: Mapping[str, str], as_json: bool) -> 
         print("\n".join(f"{name:<{width}}{text}" for name, text in lines.items()))
 
 
+def check_picture(path: pathlib.Path, force: bool) -> None:
+    """Refuses, before any work, what no picture can be written to."""
+    check_out(path, force)
+    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"{path} must end in .png, .pdf or .svg.")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses, before any work, what is no seed."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {seed}.")
+
+
 def check_out(path: pathlib.Path, force: bool) -> None:
     """Refuses, before any work, a name that cannot be written to, or that is taken unless `force` is given."""
     if path.is_dir():

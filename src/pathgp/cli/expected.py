@@ -67,7 +67,7 @@ def _refuse(found: Estimate, options: argparse.Namespace) -> None:
         return
     where = "this machine has" if options.memory is None else "--memory allows"
     raise ValueError(
-        f"this would take about {found.bytes / 1e9:.1f} GB ({found.solver}), but {where} {limit / 1e9:.1f}: take fewer "
+        f"this would take about {found.bytes / 1e9:.2g} GB ({found.solver}), but {where} {limit / 1e9:.2g}: take fewer "
         "--num-samples, or inducing points by --solver inducing --points 2000, or fewer rows; --memory GB sets another "
         "limit."
     )

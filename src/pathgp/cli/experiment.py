@@ -48,12 +48,18 @@ def experiment_list(arguments: argparse.Namespace) -> None:
 
 def experiment_run(arguments: argparse.Namespace) -> None:
     """Computes what is missing, then draws the figure and writes the section."""
+    from pathgp.checks import at_least
     from pathgp.experiments import base, paper, report
+    from pathgp.tables import listed
 
     check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
         raise FileExistsError(f"--out {arguments.out} is a file: name a folder, which is made if it is not there.")
+    at_least(0 if arguments.minutes is None else arguments.minutes, 0, "--minutes")
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
+    cells = [cell.name for experiment in chosen for cell in experiment.cells(arguments.scale)]
+    if not any(arguments.only in name for name in cells):
+        raise ValueError(f"--only {arguments.only!r} is in the name of no cell: they are {listed(cells, 40)}.")
     say = lambda line: print(line, file=sys.stderr, flush=True)
     limits = {"only": arguments.only, "minutes": arguments.minutes}
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import Stopped, add_command, check_out, say, say_dialect, show
+from pathgp.cli.common import Stopped, add_command, check_out, check_seed, say, say_dialect, show
 from pathgp.cli.evaluate import lines, scores
 
 
@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.distributed import together
     from pathgp.names import KERNELS, SOLVERS, named
     from pathgp.scanning import learn_encoding
+    from pathgp.tables import counted
 
     start = time.perf_counter()
     a = arguments
@@ -103,8 +104,7 @@ def run(arguments: argparse.Namespace) -> None:
     at_least(a.max_seconds or 0, 0, "--max-seconds")
     named(KERNELS, a.kernel, "--kernel")
     named(SOLVERS, a.solver, "--solver")
-    if not 0 <= a.seed < 2**32:
-        raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {a.seed}.")
+    check_seed(a.seed)
     a.speaks = take_part(a)  # before any number is made an array: then it is settled which devices there are
     positive(1.0 if a.noise is None else a.noise, "noise")
     tell = say if a.speaks else lambda _: None
@@ -129,7 +129,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_target(a.target, rows.y[train])
     tell(f"this will take {estimate}.")
     early = "stops it, to be resumed" if checkpoint else "ends it early" if jax.process_count() == 1 else "ends it"
-    tell(f"learning {a.target!r} from {len(train):,} rows with {inputs} inputs (Ctrl-C {early}).")
+    tell(f"learning {a.target!r} from {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
     with together():
         try:
             learned = rows.some(train) if len(test) else rows  # a copy only where it must be

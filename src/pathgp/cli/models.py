@@ -18,9 +18,9 @@ from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
 from pathgp.scanning import Scan
-from pathgp.tables import NUMBER
+from pathgp.tables import NUMBER, counted
 
-FILLED = "{:,} values are missing, in whose place those of the fit were put: intervals do not know of it."
+FILLED = "{} replaced as in the fit; the intervals do not allow for that."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,6 +195,6 @@ def predict_known(
         parts.append((block.y, *fitted.predict(block.X)))
         missing += block.missing
     if missing:
-        say(FILLED.format(missing))
+        say(FILLED.format(counted(missing, "missing value")))
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
     return y, mean, sd

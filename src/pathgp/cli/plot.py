@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out, say
+from pathgp.cli.common import add_command, check_picture, say
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,9 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp import plots
     from pathgp.cli.models import load
 
-    check_out(arguments.out, arguments.force)
-    if arguments.out.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"{arguments.out} must end in .png, .pdf or .svg.")
+    check_picture(arguments.out, arguments.force)
     fitted = load(arguments.model)
     kind = arguments.kind or default_kind(len(fitted.encoding.inputs), arguments.file is not None)
     plots.save_figure(KINDS[kind](fitted, arguments.file), arguments.out)
@@ -82,7 +80,7 @@ def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     from pathgp import plots
 
     _need_inputs(fitted, "map", 2)
-    data = None if file is None else fitted.encoding.read(file).inputs
+    data = None if file is None else np.concatenate([block.X for block in fitted.encoding.blocks(file)])
     first, second = (np.linspace(low, high, GRID) for low, high in fitted.ranges)
     points = np.column_stack([axis.ravel() for axis in np.meshgrid(first, second)])
     mean, sd = (values.reshape(GRID, GRID) for values in fitted.predict(points))
@@ -117,6 +115,7 @@ def relevance(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     """How strongly each input acts."""
     from pathgp import plots
 
+    _need_no_file(file, "relevance")
     scales = {name: s for name, s in fitted.summary()["lengthscales"].items() if name not in fitted.constant}
     if not scales:
         raise ValueError("this model has no length scale of an input that varies, so that there is no relevance.")
@@ -129,6 +128,7 @@ def convergence(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     """How learning and the solve went."""
     from pathgp import plots
 
+    _need_no_file(file, "convergence")
     figure = plots.new_figure(9.5, 4)
     info = fitted.model.info_
     plots.convergence_panels(figure, fitted.loss, np.asarray(info.relative_residual), info.tolerance, info.solver)
@@ -158,3 +158,8 @@ def _need_file(file: pathlib.Path | None, kind: str) -> pathlib.Path:
     if file is None:
         raise ValueError(f"--kind {kind} needs a table with known targets: name it after the model.")
     return file
+
+
+def _need_no_file(file: pathlib.Path | None, kind: str) -> None:
+    if file is not None:
+        raise ValueError(f"--kind {kind} draws the model alone, and no table: leave {file} out.")

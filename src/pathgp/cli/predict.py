@@ -48,10 +48,12 @@ def run(arguments: argparse.Namespace) -> None:
     for q in arguments.quantiles:
         if not 0 < q < 1:
             raise ValueError(f"--quantiles must lie between 0 and 1, but one is {q}.")
+    if len(set(arguments.quantiles)) < len(arguments.quantiles):
+        raise ValueError("--quantiles names a quantile twice.")
 
     def columns(fitted: Any, X: np.ndarray) -> dict[str, np.ndarray]:
         mean, sd = fitted.predict(X)
-        return {"mean": mean, "sd": sd, **{f"q{q:g}": mean + ndtri(q) * sd for q in arguments.quantiles}}
+        return {"mean": mean, "sd": sd, **{f"q{q}": mean + ndtri(q) * sd for q in arguments.quantiles}}
 
     stream(arguments, columns)
 
@@ -62,7 +64,7 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
 
     from pathgp.checks import at_least
     from pathgp.cli.models import FILLED, load
-    from pathgp.tables import is_parquet, listed, table_writer
+    from pathgp.tables import counted, is_parquet, listed, table_writer
 
     at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:
@@ -86,6 +88,6 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
             bar.update(len(block.X))
             rows, missing = rows + len(block.X), missing + block.missing
     if missing:
-        say(FILLED.format(missing))
+        say(FILLED.format(counted(missing, "missing value")))
     if arguments.out is not None:
         say(f"wrote {rows:,} rows to {arguments.out}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out, say, show
+from pathgp.cli.common import add_command, check_out, check_seed, say, show
 
 BOUNDS = """
 bounds.json names each input, a column of HISTORY, and what it can be:
@@ -69,11 +69,12 @@ def run(arguments: argparse.Namespace) -> None:
     """Reads all tables, asks, and writes the suggestions; then the state, so that what is in it was handed out."""
     from pathgp.checks import at_least
     from pathgp.cli.history import Optimisation
-    from pathgp.tables import is_parquet, table_writer
+    from pathgp.tables import counted, is_parquet, table_writer
     from pathgp.thompson.loop import propose
 
     start, a = time.perf_counter(), arguments
     at_least(a.n, 1, "--n")
+    check_seed(a.seed)
     if a.out is not None:
         check_out(a.out, a.force)
         is_parquet(a.out)
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     if state.y.size < settings.initial:
         say(f"{state.y.size} results are too few to learn from, {settings.initial} are needed: these fill the space.")
     else:
-        say(f"learning {a.target!r} from {state.y.size:,} results with {len(search.names)} inputs.")
+        say(f"learning {a.target!r} from {counted(state.y.size, 'result')} with {counted(len(search.names), 'input')}.")
     codes, after = propose(settings, state, a.n)
     points = settings.space.decode(codes)
     suggestions = {name: np.asarray(points[:, i].tolist()) for i, name in enumerate(search.names)}

@@ -139,7 +139,7 @@ def problem(
         raise ValueError(f"--split is {split}, but synthetic data have no other than 0: leave it out.")
     whole = datasets.synthetic(n or 10_000) if is_synthetic else datasets.load(dataset, split)
     if hyperparameters is not None:
-        gp = datasets.read_gp(json.loads(hyperparameters.read_text()))
+        gp = _read_gp(hyperparameters, whole.X.shape[1])
     elif is_synthetic:
         gp = GP(Matern32(np.full(whole.X.shape[1], 3.0)), noise=0.08)
     else:
@@ -149,6 +149,19 @@ def problem(
     # Without its mean, so that contestants which know of none are given the same problem.
     centred = data._replace(y=data.y - float(gp.mean), y_test=data.y_test - float(gp.mean))
     return centred, GP(gp.kernel, gp.noise if noise is None else noise)
+
+
+def _read_gp(path: pathlib.Path, inputs: int) -> GP:
+    try:
+        gp = datasets.read_gp(json.loads(path.read_text()))
+    except (ValueError, TypeError, OSError) as error:  # not JSON, no numbers, not there
+        raise ValueError(f"--hyperparameters {path} cannot be used: {error}") from None
+    lengthscales = np.size(getattr(gp.kernel, "lengthscale", ()))
+    if lengthscales not in (1, inputs):
+        raise ValueError(
+            f"--hyperparameters {path} has {lengthscales} length scales, but the data have {inputs} inputs."
+        )
+    return gp
 
 
 def peak_gigabytes() -> float:

@@ -65,6 +65,9 @@ class ThompsonSampler:
             raise ValueError(f'gp must be a GP or "learn", but it is {gp!r}.')
         if isinstance(gp, GP) and gp.noise.ndim:
             raise ValueError("gp must have one noise variance, since the rows to come are not known.")
+        checks.whole(random_state, 0, "random_state")
+        if random_state >= 2**32:
+            raise ValueError(f"random_state must be less than 2**32, but it is {random_state}.")
         checks.at_least(batch_size, 1, "batch_size")
         initial = space.initial if initial is None else initial
         checks.at_least(initial, 1, "initial")
