@@ -1,12 +1,14 @@
 """The preconditioner and its pivoted Cholesky factorisation, against dense matrices by NumPy."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import exact, problem
 
-from pathgp import inducing
+from pathgp import GP, condition, inducing
+from pathgp.kernels import RBF
 from pathgp.solvers import CG
 from pathgp.solvers.cg import pivoted_cholesky
 
@@ -62,3 +64,18 @@ def test_rows_that_repeat_others_are_pivots_last_and_add_nothing(factorised):
     assert {int(i) % 10 for i in pivots[:10]} == set(range(10))
     assert len(set(pivots.tolist())) == RANK
     assert np.all(np.asarray(L)[:, 10:] == 0)
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-4])
+def test_the_residual_is_that_of_the_weights_and_not_of_the_recursion(noise):
+    X = np.random.default_rng(0).uniform(0, 10, (600, 1)).astype(np.float32)
+    y = jnp.asarray(np.sin(X[:, 0]) + 0.1 * np.random.default_rng(1).normal(size=600))
+    gp = GP(RBF(1.0), noise)
+    tight = condition(gp, X, y, key=jax.random.key(0), num_samples=3, solver=CG(tolerance=1e-6, steps=600))
+    H = np.exp(-((X.astype(float) - X.T) ** 2) / 2) + noise * np.eye(600)
+    left = np.asarray(tight.targets.total, float) - H @ np.asarray(tight.solution.weights, float)
+    true = np.linalg.norm(left, axis=0) / np.asarray(tight.targets.norms)
+    np.testing.assert_allclose(tight.info.relative_residual, true, rtol=1.0, atol=1e-7)  # float32 measures it so far
+    assert np.array_equal(tight.info.converged, np.asarray(tight.info.relative_residual) <= 1e-6)
+    assert tight.info.steps < 600  # precision is used up before
+    assert tight.info.passes > tight.info.steps

@@ -151,6 +151,11 @@ class Solver(eqx.Module):
         return system.X
 
 
+MORE = "allow more steps or take another solver"
+HALVED = 0.5
+"""What one renewal of the residual must leave of that of another, else precision is used up."""
+
+
 def going_on(saved: Slot | None) -> dict[str, Any]:
     """The argument `saved` of a solve, if there is a checkpoint: a solver that knows of none works without."""
     return {} if saved is None else {"saved": saved}
@@ -201,6 +206,16 @@ class Iterative(Solver):
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
         """The relative residual of each column, and the residual columns if they are at hand."""
 
+    recursive: ClassVar[bool] = False
+    """Whether the residual is that of a recursion, from which rounding leads away.
+
+    It is then computed anew at the end, and the solve goes on where that shows more, as long as this helps.
+    """
+
+    def renewed(self, plan: Any, system: System, targets: Targets, state: Any) -> Any:
+        """The state with its residual computed from the weights."""
+        return state
+
     def verdict(
         self, relative: Float[Array, "s"], plan: Any, system: System, targets: Targets, state: Any
     ) -> Bool[Array, "s"]:
@@ -235,15 +250,22 @@ class Iterative(Solver):
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
         done, seconds = 0, 0.0
+        renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
         before = None if saved is None else saved.restore((state, converged))
         if before is not None:
             state, converged = before[0]
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
+            renewals, left = int(before[1]["renewals"]), list(before[1]["left"])
             clock -= seconds
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
             bar.update(done)
-        while done < last and not bool(jnp.all(converged)) and (done == 0 or self._in_time(system, seconds)):
+        exhausted = lambda: left[1] > HALVED * left[0]
+        while (
+            done < last
+            and not (bool(jnp.all(converged)) or exhausted())
+            and (done == 0 or self._in_time(system, seconds))
+        ):
             until = [last, done + check - done % check]
             if observe is not None:
                 until.append(done + observe.steps - done % observe.steps)
@@ -256,6 +278,11 @@ class Iterative(Solver):
                 relative, residual = _residual(method, plan, system, targets, state)
                 self._refuse_divergence(relative, done)
                 converged = self.verdict(relative, plan, system, targets, state)
+                if self.recursive and bool(jnp.all(converged)):
+                    state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
+                    relative, residual = _residual(method, plan, system, targets, state)
+                    converged = self.verdict(relative, plan, system, targets, state)
+                    left = [left[1], float(jnp.max(relative))]
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
                 observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
@@ -263,7 +290,11 @@ class Iterative(Solver):
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if saved is not None:
-                saved.keep((state, converged), steps=done, seconds=seconds)
+                saved.keep((state, converged), steps=done, seconds=seconds, renewals=renewals, left=left)
+        if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
+            state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
+            relative, residual = _residual(method, plan, system, targets, state)
+            converged = self.verdict(relative, plan, system, targets, state)
         if done % check and done < last:  # out of time between two looks at the residual
             relative, residual = _residual(method, plan, system, targets, state)
             self._refuse_divergence(relative, done)
@@ -272,9 +303,10 @@ class Iterative(Solver):
             bar.close()
         weights = jax.block_until_ready(_weights(method, plan, state))
         seconds = time.perf_counter() - clock
-        taken = done, done * passes, seconds
+        taken = done, done * passes + renewals, seconds
         info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
-        warn_unless_converged(info)
+        precise = f"{weights.dtype} allows none here: enable float64, or take more noise" if exhausted() else MORE
+        warn_unless_converged(info, precise)
         return Solution(points, weights, residual, info)
 
     def _in_time(self, system: System, seconds: float) -> bool:
@@ -288,7 +320,7 @@ class Iterative(Solver):
             )
 
 
-def warn_unless_converged(info: Info) -> None:
+def warn_unless_converged(info: Info, advice: str = MORE) -> None:
     """Says once how far a solve came that did not reach its tolerance."""
     missed = np.flatnonzero(~np.asarray(info.converged))
     if missed.size:
@@ -297,7 +329,7 @@ def warn_unless_converged(info: Info) -> None:
             f"{info.solver} did not reach the tolerance {info.tolerance:.1e} in {info.steps} steps ({info.passes:.1f} "
             f"passes over the data): {missed.size} of {info.relative_residual.size} columns are above the tolerance, "
             f"and the largest of their relative residuals is {worst:.1e}. Predictions can be good all the same; for a "
-            "smaller residual allow more steps or take another solver.",
+            f"smaller residual {advice}.",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -330,6 +362,11 @@ def _weights(solver: Iterative, plan: Any, state: Any) -> Float[Array, "N s"]:
 @eqx.filter_jit
 def _residual(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Any:
     return solver.residual(plan, system, targets, state)
+
+
+@eqx.filter_jit
+def _renewed(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Any:
+    return system.constrained(solver.renewed(plan, system, targets, state))
 
 
 # Wide vectors: the tiled product took a fifth less time with them on a CPU with AVX-512. Elsewhere it is untried.

@@ -47,6 +47,7 @@ class CG(Iterative):
     tolerance: float = 0.01
     max_seconds: float = float("inf")
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
+    recursive: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "CG.steps")
@@ -68,8 +69,11 @@ class CG(Iterative):
         """Zero weights, or a warm start, whose residual costs one pass."""
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
-        z = r if plan is None else plan(r)
-        return _State(w, r, z, jnp.sum(r * z, axis=0))
+        return _begun(plan, w, r)
+
+    def renewed(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
+        """A beginning at the present weights."""
+        return _begun(plan, state.w, targets.total - system @ state.w)
 
     def step(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
         """One iteration for every column."""
@@ -87,12 +91,17 @@ class CG(Iterative):
     def residual(
         self, plan: Any, system: System, targets: Targets, state: _State
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"]]:
-        """The residual of the recursion."""
+        """The residual of the recursion since it was last computed from the weights."""
         return jnp.linalg.norm(state.r, axis=0) / targets.norms, state.r
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every step."""
         return self.steps, 1, 1.0
+
+
+def _begun(plan: Any, w: Float[Array, "N s"], r: Float[Array, "N s"]) -> _State:
+    z = r if plan is None else plan(r)
+    return _State(w, r, z, jnp.sum(r * z, axis=0))
 
 
 def _ratio(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
