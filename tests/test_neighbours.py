@@ -49,6 +49,18 @@ def test_all_of_them_can_be_asked_for(num):
         assert np.array_equal(np.sort(rows, axis=1), np.broadcast_to(np.arange(num), (2, num)))
 
 
+@pytest.mark.parametrize("d", [1, 12])
+def test_points_far_away_do_not_hide_the_near_ones(d):
+    rng = np.random.default_rng(4)
+    points = rng.uniform(size=(2000, d)) / 0.05
+    points[1900:] += 2e6
+    points, queries = points.astype(np.float32), points[:50].astype(np.float32)
+    rows = np.asarray(Exhaustive(jnp.asarray(points)).nearest(jnp.asarray(queries), 128))
+    true = np.argsort(np.linalg.norm(points[None].astype(float) - queries[:, None], axis=-1), axis=1)[:, :128]
+    shared = np.mean([len(np.intersect1d(*pair)) for pair in zip(rows, true, strict=True)])
+    assert shared > 127.5  # of which the last may be equally far
+
+
 def test_points_in_several_tiles(monkeypatch):
     monkeypatch.setattr(neighbours, "TILE", 100)
     rng = np.random.default_rng(2)

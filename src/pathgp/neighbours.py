@@ -1,7 +1,8 @@
 """The nearest rows of the data to a point, found exactly: by looking at all of them, or by a tree.
 
 Approximate indices are faster, but a neighbour that they miss comes and goes with the point in question, and functions
-that are made from neighbours would jump. Both searches here are exact, and they are pytrees of arrays: they pass
+that are made from neighbours would jump. Both searches here are exact, but for what a matrix product rounds that finds
+candidates among points of more than ten inputs; and they are pytrees of arrays: they pass
 through `jax.jit` and `jax.vmap` and are saved with what they belong to. `benchmarks/neighbours.py` measures them
 beside other libraries.
 """
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pathgp.distances import FEW_INPUTS, squared_distance
 from pathgp.tiles import pad_rows
 
 LEAF, VISIT = 256, 16
@@ -42,16 +44,21 @@ class Exhaustive(Neighbours):
     def nearest(self, Q: Float[Array, "n d"], num: int) -> Int[Array, "n m"]:
         """Distances in tiles, the best of each tile merged with the best so far."""
         N, d = self.points.shape
-        # The matrix product rounds, so that more are taken than asked for, and put in order by their true distances.
+        # A matrix product rounds, so that more are taken than asked for, and put in order by their true distances. It
+        # is centred where most queries are, for a few points far away would move the mean of all.
         taken = min(num + SPARE, N)
-        centre = jnp.mean(self.points, axis=0)
+        few = d <= FEW_INPUTS
+        centre = jnp.zeros(d, Q.dtype) if few else jnp.median(Q, axis=0)
         rows = min(N, max(TILE, taken))
         tiles = pad_rows(self.points - centre, rows).reshape(-1, rows, d)
         Q = Q - centre
 
         def best_of(tile: tuple[Array, Array]) -> tuple[Array, Array]:
             points, start = tile
-            r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
+            if few:
+                r2 = squared_distance(Q, points)
+            else:
+                r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
             r2 = jnp.where(start + jnp.arange(points.shape[0]) < N, r2, jnp.inf)
             nearest, place = jax.lax.top_k(-r2, taken)
             return -nearest, start + place

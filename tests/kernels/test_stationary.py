@@ -6,7 +6,7 @@ from jax.test_util import check_grads
 from scipy import special
 
 from pathgp import kernels
-from pathgp.kernels.stationary import FEW_INPUTS
+from pathgp.distances import FEW_INPUTS
 
 ALL = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic]
 EITHER_WAY = [8, FEW_INPUTS + 2]
@@ -33,6 +33,13 @@ def test_matern_is_the_bessel_function_form(kernel, nu, d):
     z = np.sqrt(2 * nu) * r
     expected = 1.7 * 2 ** (1 - nu) / special.gamma(nu) * z**nu * special.kv(nu, z)
     np.testing.assert_allclose(kernel(ell, 1.7)(X, Z), expected, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("d", [FEW_INPUTS, FEW_INPUTS + 1, 30])
+def test_equal_points_are_perfectly_correlated_whatever_rounding_leaves_of_their_distance(d):
+    X, k = points(500, d), kernels.Matern12(0.3)
+    np.testing.assert_array_equal(jnp.diag(k(X, X)), 1)
+    assert np.all(np.isfinite(jax.grad(lambda X: k(X, points(500, d)).sum())(X)))
 
 
 @pytest.mark.parametrize("kernel", ALL)

@@ -10,45 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.distances import squared_distance
 from pathgp.features import within_reach
 from pathgp.kernels.base import Kernel, Spectrum
 from pathgp.kernels.student import student_spectrum
-
-FEW_INPUTS = 10
-"""Up to here differences cost about as much as a product; `pathgp bench kernel --inputs D` times what is taken."""
-
-
-def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """‖x − z‖² for every pair.
-
-    Of a few inputs the differences are formed, input by input, which is as fast as a matrix product and does not
-    cancel: in few dimensions data often spread over hundreds of length scales. Of more it is one product of the
-    extended vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). That cancels where x and z are close and far from the origin, so
-    both are centred on the mean of Z first, and where rounding makes it negative, the sign is dropped.
-    """
-    checks.same_inputs(X, Z)
-    if X.shape[1] <= FEW_INPUTS:
-        # A transpose alone is fused into the loop over pairs, which then reads Z with strides: five times slower.
-        inputs = jnp.matmul(jnp.eye(Z.shape[1], dtype=Z.dtype), Z.T, precision="highest")
-        squares = ((X[:, j, None] - inputs[j]) ** 2 for j in range(X.shape[1]))
-        return sum(squares, jnp.zeros((), X.dtype))
-    centre = jax.lax.stop_gradient(jnp.mean(Z, axis=0))
-    X, Z = X - centre, Z - centre
-    ones_X, ones_Z = jnp.ones((X.shape[0], 1), X.dtype), jnp.ones((Z.shape[0], 1), Z.dtype)
-    left = jnp.concatenate([-2 * X, jnp.sum(X**2, axis=1, keepdims=True), ones_X], axis=1)
-    right = jnp.concatenate([Z, ones_Z, jnp.sum(Z**2, axis=1, keepdims=True)], axis=1)
-    return _magnitude(jnp.matmul(left, right.T, precision="highest"))
-
-
-@jax.custom_jvp
-def _magnitude(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    return jnp.abs(r2)  # as near to the truth as a maximum with zero, and cheaper
-
-
-@_magnitude.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple:
-    """A negative sign is rounding: the derivative is that of the distance, also where it is zero."""
-    return _magnitude(*primals), tangents[0]
 
 
 def distance(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.distances import squared_distance
 from pathgp.lapack import definite_solve
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
@@ -105,9 +106,7 @@ def nearest_earlier(
     points: Float[Array, "P d"], rows: Int[Array, "b"], num: int
 ) -> tuple[Int[Array, "b m"], Bool[Array, "b m"]]:
     """The nearest of the rows before each row, by looking at all of them, and which of them exist."""
-    centre = jnp.mean(points, axis=0)
-    points = points - centre
-    r2 = jnp.sum(points**2, axis=1) - 2 * points[rows] @ points.T
+    r2 = squared_distance(points[rows], points)
     nearest, found = jax.lax.top_k(-jnp.where(jnp.arange(points.shape[0]) < rows[:, None], r2, jnp.inf), num)
     return found, jnp.isfinite(nearest)
 
