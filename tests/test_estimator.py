@@ -216,6 +216,14 @@ FRAMES = {
 }
 
 
+def test_a_target_that_does_not_vary_leaves_the_others_as_they_are():
+    alone = PathGPRegressor(num_samples=2, random_state=0).fit(X, Y)
+    beside = PathGPRegressor(num_samples=2, random_state=0).fit(X, np.column_stack([Y, np.full(N, 3.0)]))
+    np.testing.assert_allclose(beside.predict(QUERIES)[:, 0], alone.predict(QUERIES), rtol=1e-2)
+    np.testing.assert_allclose(beside.noise_[0], alone.noise_, rtol=0.05)
+    np.testing.assert_allclose(beside.predict(QUERIES)[:, 1], 3.0, atol=0.01)  # the prior mean is shared
+
+
 def test_a_query_too_far_for_the_precision_gets_what_the_process_knows_without_data(fixed):
     far = QUERIES[:4].copy()
     far[:, 0] = [1e15, 1e30, -1e100, 1e300]

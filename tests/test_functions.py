@@ -26,6 +26,16 @@ def dense(f, x):
     return (1 + r) * np.exp(-r) @ W
 
 
+def test_there_are_as_many_functions_as_there_are(f, x):
+    assert len(f) == len(list(f)) == 3
+    np.testing.assert_array_equal(f[-1](x[:5]), f[2](x[:5]))
+    for index in (3, -4, np.array([0, 3])):
+        with pytest.raises(IndexError, match="there are 3 functions, from 0 to 2, but the index is"):
+            f[index]
+    with pytest.raises(TypeError, match="single function, which has no length"):
+        len(f[0])
+
+
 def test_tiles_change_nothing(f, x):
     np.testing.assert_allclose(f(x[:700]), dense(f, x[:700]), atol=2e-3)
 

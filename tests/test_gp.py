@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -266,3 +267,30 @@ def test_types_that_are_often_mistaken_get_a_sentence():
 def test_what_is_printed_has_the_numbers_in_it():
     shown = repr(GP(Matern32([0.25, 2.0]) + Matern32(4.0), noise=0.125))
     assert all(number in shown for number in ("0.25", "2.", "4.", "0.125"))
+
+
+def test_a_mean_that_the_precision_cannot_hold_is_warned_of_and_the_word_is_true():
+    rng = np.random.default_rng(0)
+    X, x = rng.uniform(0, 10, (1000, 1)).astype(np.float32), np.linspace(0, 10, 101, dtype=np.float32)[:, None]
+    y = np.sin(X[:, 0]) + 1e-3 * rng.normal(size=1000)
+    given = lambda noise: condition(GP(RBF(1.0), noise), X, y, solver=Cholesky(), num_samples=0, key=jax.random.key(0))
+    with jax.enable_x64(False):
+        given(1e-3)  # not warned of
+        with pytest.warns(UserWarning, match=r"in float32 the mean is rounded to about \S+, but .*enable_x64") as said:
+            rounded = np.asarray(given(1e-6).mean(x))
+    with jax.enable_x64(True):
+        error = np.sqrt(np.mean((rounded - np.asarray(given(1e-6).mean(x))) ** 2))
+    told = float(re.search(r"about (\S+), but", str(said[0].message))[1])
+    assert told / 5 < error < 5 * told
+
+
+@pytest.mark.parametrize("solver", [SAP(passes=2, block_size=30), CG(steps=5), SGD(steps=20)], ids=["SAP", "CG", "SGD"])
+def test_an_update_takes_place_in_the_present_precision(solver, key):
+    X, y = two_clusters()
+    with jax.enable_x64(False):
+        gp = GP(Matern32(0.5, 1.3), noise=0.05, mean=3.0)
+        stored = condition(gp, X[:150], y[:150], solver=solver, num_samples=2, key=key)
+    with jax.enable_x64(True):
+        updated = stored.update(X[150:], y[150:], key=key)
+    assert updated.solution.weights.dtype == jnp.float64
+    assert updated.system.X.shape == X.shape

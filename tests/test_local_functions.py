@@ -10,7 +10,7 @@ import pytest
 from problems import matern32
 
 from pathgp import GP, Local, condition, neighbours
-from pathgp.kernels import RBF, Matern32
+from pathgp.kernels import RBF, Matern32, Matern52
 from pathgp.solvers import SAP, Auto, InducingCholesky
 
 ONE_PASS = SAP(passes=1, block_size=128, averaging=None)
@@ -78,11 +78,22 @@ def test_the_variance_is_exact_where_all_rows_are_neighbours(posterior):
     assert few.unfinished is None  # an exact solve leaves nothing, so samples do not pay for a projection
 
 
+@pytest.mark.filterwarnings("ignore:in float32 the mean is rounded")
 def test_a_variance_lost_in_rounding_is_left_to_the_samples():
     X = jnp.linspace(0, 1, 60)[:, None]
     tiny = condition(GP(RBF(0.5), noise=1e-9), X, jnp.sin(X[:, 0]), num_samples=8, key=jax.random.key(0))
     deviations = np.asarray(tiny.deviations(X))
     np.testing.assert_allclose(tiny.variance(X), np.mean(deviations**2, axis=1), rtol=0.1, atol=1e-9)
+
+
+def test_the_variance_has_a_derivative_where_its_factor_is_lost_in_rounding():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(size=(60, 2))
+    posterior = condition(GP(Matern52(0.5), noise=1e-5), X, np.sin(5 * X[:, 0]), key=jax.random.key(0))
+    x, step = jnp.asarray(X[0] + 0.01), 1e-3
+    variance = lambda x: posterior.variance(x[None])[0]
+    differences = [(variance(x + step * e) - variance(x - step * e)) / (2 * step) for e in jnp.eye(2)]
+    np.testing.assert_allclose(jax.grad(variance)(x), differences, rtol=0.05)
 
 
 def largest_jump(function, steps):

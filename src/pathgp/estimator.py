@@ -127,7 +127,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
 
-        A row of weight 2 counts as two rows with the same values.
+        Given the hyperparameters, a row of weight 2 counts as two rows with the same values. Learning takes it for one
+        row that is known more precisely, for two equal rows would say that there is no noise.
         """
         clock = time.perf_counter()
         vars(self).pop("posterior_", None)  # whatever interrupts this leaves no model half of which is new

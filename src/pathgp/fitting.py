@@ -52,9 +52,14 @@ def learned_process(
     progress: bool,
     checkpoint: Checkpoint | None,
 ) -> tuple[GP, list[Trace]]:
-    """The geometric mean of what is learned of each target, its noise that of a row of weight one; and the traces."""
+    """The geometric mean of what is learned of each target, its noise that of a row of weight one; and the traces.
+
+    A target that does not vary says nothing, and is left out unless there is no other.
+    """
     found, traces = [], []
-    for i, y in enumerate(Y.T):
+    varies = np.ptp(Y, axis=0) > 0
+    for i in np.flatnonzero(varies) if varies.any() else range(Y.shape[1]):
+        y = Y[:, i]
         begun = GP(start.kernel, row_noise(start.noise, weights), start.mean)
         kept = None if checkpoint is None else checkpoint.named(f"target{i}")
         gp, trace = likelihood.fit_hyperparameters(

@@ -81,7 +81,17 @@ class Function(eqx.Module):
 
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
         """The sample, or the samples, with this index."""
+        if not isinstance(index, slice) and is_concrete(index):
+            at, number = np.asarray(index), len(self)
+            if not np.all((-number <= at) & (at < number)):
+                raise IndexError(f"there are {number} functions, from 0 to {number - 1}, but the index is {index}.")
         return Function(self.features, jax.tree.map(lambda w: w[:, index], self.weights))
+
+    def __len__(self) -> int:
+        """How many functions it is; a single function has no length."""
+        if not self.shape:
+            raise TypeError("this is a single function, which has no length.")
+        return self.shape[0]
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,8 +1,10 @@
 """The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
 
 import dataclasses
+import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -26,6 +28,9 @@ MORE_SAMPLES, MORE_DATA = 1, 2
 
 NOTHING_LEFT = 1e-6
 """A relative residual that is rounding: nothing is left to be finished locally."""
+
+RESOLVED_NOISE = 0.3
+"""Of the noise's standard deviation: rounding of the mean that is not worth a word."""
 
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
@@ -169,6 +174,9 @@ class Posterior(Predictive):
         Where the present noise is one variance for each row, `noise` gives those of the new rows. A `checkpoint` is
         like that of `condition`, beside which it may be kept.
         """
+        if self.system.X.dtype != jnp.result_type(float):  # it was stored when JAX had another precision
+            present = jax.tree.map(lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, self)
+            return present.update(X_new, y_new, key=key, noise=noise, progress=progress, checkpoint=checkpoint)
         checks.random_key(key)
         X = checks.inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
@@ -311,6 +319,8 @@ def _posterior(
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & direct)
     exact = bool(jnp.all(finished)) and solution.rows is None
     split = local is not None and system.mesh is not None
+    if system.mesh is None:
+        _warn_of_rounding(gp, solution, targets)
     return Posterior(
         gp=gp,
         system=system,
@@ -324,6 +334,22 @@ def _posterior(
         unfinished=None if local is None or exact else _unfinished(system, targets, solution),
         observations=system.everywhere(targets.total) if split else None,
     )
+
+
+def _warn_of_rounding(gp: GP, solution: Solution, targets: Targets) -> None:
+    """Says so where the values k(x, points) w, a sum of large terms that cancel, are uncertain by as much as the data.
+
+    Its rounding is about that of one term times ‖w‖, as dense computations in float64 confirm.
+    """
+    weights = solution.weights[:, : targets.num_means]
+    term = float(jnp.max(gp.kernel.diag(solution.points))) * float(jnp.finfo(weights.dtype).eps)
+    rounding, deviation = term * float(jnp.max(jnp.linalg.norm(weights, axis=0))), float(jnp.min(gp.noise)) ** 0.5
+    if rounding > RESOLVED_NOISE * deviation:
+        warnings.warn(
+            f"in {weights.dtype} the mean is rounded to about {rounding:.1g}, but the standard deviation of the noise "
+            f'is {deviation:.1g}: call `jax.config.update("jax_enable_x64", True)` first, or take more noise.',
+            stacklevel=4,
+        )
 
 
 def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[Array, "m s"]:

@@ -92,7 +92,7 @@ class Projection(Features):
         """a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of their errors.
 
         Those of f(x) from b = f(X) + ε, which is the sum of `observed`, have errors of the variance
-        k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is NaN.
+        k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is 0.
         """
 
         def at(
@@ -150,7 +150,7 @@ class Projection(Features):
         a = u * definite_solve(H, u * k)
         variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
         rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
-        return a, jnp.where(variance > 10 * rounding, variance, jnp.nan)
+        return a, jnp.where(variance > 10 * rounding, variance, 0)
 
     def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
         """u: one for the nearest, zero for the last, continuous in x since distances in order are."""

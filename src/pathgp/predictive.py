@@ -212,8 +212,9 @@ def _moments(
         if projection is not None:
             added, local, variance = projection.with_reference(x, unfinished, observed)
             values = values + added
-            ratio = variance / jnp.mean((f - local[:, targets:]) ** 2, axis=1)
-            factor = jnp.where(jnp.isfinite(ratio), ratio, 1)
+            sampled = jnp.mean((f - local[:, targets:]) ** 2, axis=1)
+            known = (variance > 0) & (sampled > 0)  # asked before the division, whose derivative would be NaN
+            factor = jnp.where(known, variance, 1) / jnp.where(known, sampled, 1)
         variance = factor * jnp.mean((f - values[:, targets:]) ** 2, axis=1)
         return jnp.concatenate([values[:, :targets], variance[:, None]], axis=1)
 

@@ -54,6 +54,7 @@ def test_the_minimum_of_a_bowl_is_found_with_learned_hyperparameters():
     assert s.gp is not None
 
 
+@pytest.mark.filterwarnings("ignore:in float32 the mean is rounded")  # of values that contradict each other
 def test_hyperparameters_are_learned_again_when_the_data_have_grown_by_half(monkeypatch):
     learned_from = []
 

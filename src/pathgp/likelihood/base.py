@@ -119,10 +119,10 @@ def fit_hyperparameters(
     checks.instance(method, Method, "method", "a method such as likelihood.Exact()")
     checks.instance(prior, Prior, "prior", "a Prior such as Prior(noise=Bounds(0.01, 0.1))")
     X, y = check_data(X, y)
-    gp.kernel.check_inputs(X)
     checks.noise_variance(gp.noise, X.shape[0])
     checks.random_key(key)
     prior.check(gp)
+    gp.kernel.check_inputs(X)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
     slot = slot_of(checkpoint, "learning", lambda: asked)
     # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
