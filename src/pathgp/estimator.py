@@ -250,7 +250,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     ) -> None:
         """Writes the fitted model to one safetensors file, see `pathgp.storage`.
 
-        A slim file has what prediction needs, a half to a third of the size; it cannot be updated or given more
+        A slim file has what prediction needs, half to three quarters of the size; it cannot be updated or given more
         samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. A class of one's own,
         for instance a kernel, is named in `classes`, here and in `load`. All processes of a job save, the first writes.
         """

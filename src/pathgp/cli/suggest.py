@@ -38,7 +38,7 @@ pathgp suggest history.csv --bounds bounds.json --target cost --minimise --pendi
 pathgp suggest history.csv --bounds bounds.json --target yield --state search.safetensors --json""",
     )
     parser.epilog = f"{BOUNDS.strip()}\n\n{parser.epilog}"
-    parser.add_argument("file", metavar="HISTORY", type=pathlib.Path, help="a table: .csv, .csv.gz or .parquet")
+    parser.add_argument("file", metavar="HISTORY", type=pathlib.Path, help="a table: .csv, .csv.gz, .parquet or .npy")
     parser.add_argument("--bounds", required=True, type=pathlib.Path, metavar="FILE", help="the inputs: see below")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column with the results")
     parser.add_argument("--n", type=int, default=1, metavar="N", help="how many suggestions (default: %(default)s)")

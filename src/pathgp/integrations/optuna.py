@@ -1,4 +1,4 @@
-"""Thompson sampling as a sampler of Optuna (`pip install "pathgp[optuna]"`)."""
+"""Thompson sampling as a sampler of Optuna (`pip install ".[optuna]"`)."""
 
 import dataclasses
 import secrets

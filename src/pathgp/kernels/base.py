@@ -58,7 +58,8 @@ class Kernel(eqx.Module):
         """X in coordinates whose Euclidean distance tells how strongly points are correlated, to find neighbours by."""
         raise TypeError(
             f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, "
-            "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it."
+            "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it: "
+            "learn by likelihood.Exact(), and in PathGPRegressor above 1000 rows take hyperparameters='fixed'."
         )
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
