@@ -116,8 +116,8 @@ BREAKS = [
     Break(
         "variances are those of the samples alone",
         "predictive.py",
-        "factor = jnp.where(jnp.isfinite(ratio), ratio, 1)",
-        "factor = jnp.where(jnp.isfinite(ratio), 1.0, 1)",
+        "known = (variance > 0) & (sampled > 0)",
+        "known = (variance < 0) & (sampled > 0)",
         "tests/test_local_functions.py tests/test_gp.py",
     ),
     Break(
@@ -304,9 +304,9 @@ BREAKS = [
     ),
     Break(
         "of many inputs, rounding turns a derivative round",
-        "kernels/stationary.py",
-        "return _magnitude(*primals), tangents[0]",
-        "return _magnitude(*primals), jnp.sign(primals[0]) * tangents[0]",
+        "distances.py",
+        "return _resolved(*primals), tangents[0]",
+        "return _resolved(*primals), jnp.sign(primals[0]) * tangents[0]",
         "tests/kernels/test_stationary.py",
     ),
     Break(
@@ -350,6 +350,69 @@ BREAKS = [
         "few = X.shape[0] < THREADED_ROWS",
         "few = False",
         "tests/likelihood/test_exact.py",
+    ),
+    Break(
+        "the residual of CG is that of its recursion",
+        "solvers/cg.py",
+        "recursive: ClassVar[bool] = True",
+        "recursive: ClassVar[bool] = False",
+        "tests/solvers/test_cg.py",
+    ),
+    Break(
+        "CG goes on when precision is used up",
+        "solvers/base.py",
+        "exhausted = lambda: left[1] > HALVED * left[0]",
+        "exhausted = lambda: False",
+        "tests/solvers/test_cg.py",
+    ),
+    Break(
+        "a few points far away move the centre of a search",
+        "neighbours.py",
+        "jnp.median(Q, axis=0)",
+        "jnp.mean(self.points, axis=0)",
+        "tests/test_neighbours.py",
+    ),
+    Break(
+        "rounding of a distance is taken for one",
+        "distances.py",
+        "jnp.where(r2 > rounding, r2, 0)",
+        "jnp.abs(r2)",
+        "tests/kernels/test_stationary.py",
+    ),
+    Break(
+        "coordinates that cannot be squared are squared",
+        "features.py",
+        "return jnp.clip(X, -far, far)",
+        "return X",
+        "tests/kernels/test_stationary.py",
+    ),
+    Break(
+        "what float32 cannot hold is not said",
+        "gp.py",
+        "if rounding > RESOLVED_NOISE * deviation:",
+        "if rounding > 1e6 * deviation:",
+        "tests/test_gp.py",
+    ),
+    Break(
+        "a constant target is learned from",
+        "fitting.py",
+        "np.flatnonzero(varies) if varies.any() else",
+        "np.flatnonzero(~varies) if False else",
+        "tests/test_estimator.py",
+    ),
+    Break(
+        "negative numbers are counts",
+        "kernels/tanimoto.py",
+        "(least := float(np.min(np.asarray(X)))) < 0",
+        "(least := float(np.min(np.asarray(X)))) < -1e9",
+        "tests/kernels/test_tanimoto.py",
+    ),
+    Break(
+        "a stored model is updated in its own precision",
+        "gp.py",
+        "if self.system.X.dtype != jnp.result_type(float):",
+        "if False:",
+        "tests/test_gp.py",
     ),
 ]
 
