@@ -147,6 +147,16 @@ def noise_of_update(
     return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
 
 
+def no_dates(X: object) -> None:
+    """Refuses dates, in a matrix or a column of a frame, before NumPy does in words about types."""
+    kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
+    if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
+        raise ValueError(
+            "X has dates: turn them into numbers, for instance into days by (date - date.min()).dt.days; `pathgp fit` "
+            "does so itself."
+        )
+
+
 def random_key(key: object) -> None:
     """Refuses what is no random key of JAX, for instance a seed."""
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0

@@ -76,7 +76,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     noise_ : the variance of the noise of an observation of weight one, in squared units of y; one for each of several
         targets
     solver_, info_ : the solver and what it reached: residuals, passes over the data, seconds, reason of choice
-    trace_ : how learning went, a `Trace` for each target; empty where nothing was learned
+    trace_ : how learning went, a `Trace` for each target that varies; empty where nothing was learned
     input_scaling_, target_scaling_ : centre and scale of each column
     n_features_in_, feature_names_in_, n_samples_seen_ : as everywhere in scikit-learn
 
@@ -350,7 +350,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
-        _refuse_dates(X)
+        checks.no_dates(X)
         X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
         Y = np.asarray(y, np.float64).reshape(len(X), -1)
         if first:
@@ -390,13 +390,3 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.noise_ = float(variances[0]) if self.single_target_ else variances
         self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
         self.info_ = gathered(posterior.info)
-
-
-def _refuse_dates(X: Any) -> None:
-    """Before NumPy does, in words about types: a matrix, or a column of a frame, of dates."""
-    kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
-    if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
-        raise ValueError(
-            "X has dates: turn them into numbers, for instance into days by (date - date.min()).dt.days; `pathgp fit` "
-            "does so itself."
-        )

@@ -156,7 +156,7 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
 @pytest.mark.parametrize(
     ("option", "sentence"),
     [
-        (["--only", "zzz"], "--only 'zzz' is in the name of no cell: they are 'n-1', 'n-2', 'n-3'"),
+        (["--only", "zzz"], "--only 'zzz' is in the name of no cell: they are n-1, n-2, n-3"),
         (["--minutes", "nan"], "--minutes must be at least 0, but it is nan"),
     ],
 )

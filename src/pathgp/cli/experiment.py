@@ -50,7 +50,6 @@ def experiment_run(arguments: argparse.Namespace) -> None:
     """Computes what is missing, then draws the figure and writes the section."""
     from pathgp.checks import at_least
     from pathgp.experiments import base, paper, report
-    from pathgp.tables import listed
 
     check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
@@ -59,7 +58,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
     cells = [cell.name for experiment in chosen for cell in experiment.cells(arguments.scale)]
     if not any(arguments.only in name for name in cells):
-        raise ValueError(f"--only {arguments.only!r} is in the name of no cell: they are {listed(cells, 40)}.")
+        raise ValueError(f"--only {arguments.only!r} is in the name of no cell: they are {', '.join(cells[:40])}.")
     say = lambda line: print(line, file=sys.stderr, flush=True)
     limits = {"only": arguments.only, "minutes": arguments.minutes}
     try:
