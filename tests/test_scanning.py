@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pathgp import tables
+from pathgp.cli import main
 from pathgp.scanning import learn_encoding
 
 GAPS = "size,colour,y\n1,red,1\n,red,2\n4,,3\n8,blue,\n16,blue,5\n"
@@ -126,10 +128,14 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
         ("table.csv", "x,y\n1,2\n".encode("utf-16"), "table.csv is not a table in UTF-8: .* `iconv -f utf-16 -t utf8"),
     ],
 )
-def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, name, content, sentence):
+def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
         learn_encoding(tmp_path / name, "y")
+    assert main(["fit", str(tmp_path / name), "--target", "y", "--out", str(tmp_path / "model")]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if "reading" not in line]
+    assert len(said) == 1
+    assert re.search(sentence, said[0])
 
 
 def test_a_pipe_is_not_said_to_be_missing(tmp_path):

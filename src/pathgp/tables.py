@@ -231,6 +231,7 @@ def dialect(path: pathlib.Path) -> Dialect:
     The decimal point is a comma where another separator leaves it free, and numbers are seen with it and none with a
     point.
     """
+    _refuse_other_bytes(path)
     with pa.input_stream(str(path), compression="detect") as stream:
         text = stream.read(LOOK_BYTES).decode(errors="replace")
     named = re.match(rf'\ufeff?"?sep=([{SEPARATORS}])"?\r?\n', text, re.IGNORECASE)
@@ -293,7 +294,6 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
         raise ValueError(f"{path} is no file on a disk, and a table is read more than once: write it to a file first.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: check its name.")
-    _refuse_other_bytes(path)
     try:
         yield
     except UnicodeDecodeError:

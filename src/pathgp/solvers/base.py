@@ -255,7 +255,7 @@ class Iterative(Solver):
         if before is not None:
             state, converged = before[0]
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
-            renewals, left = int(before[1]["renewals"]), list(before[1]["left"])
+            renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
             clock -= seconds
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
