@@ -20,6 +20,7 @@ from pathgp.gp import GP, Posterior, condition
 from pathgp.inducing import RandomPoints
 from pathgp.likelihood import Exact, NearestNeighbour, Trace
 from pathgp.names import SOLVERS, named
+from pathgp.precision import cast
 from pathgp.predictive import Predictive, in_pieces
 from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
 from pathgp.sharding import gathered
@@ -384,9 +385,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _keep(self, posterior: Posterior, noise: float) -> None:
         variances = noise * self.target_scaling_.scale**2
-        solver = posterior.solver
         self.posterior_ = posterior
-        self.kernel_ = posterior.gp.kernel
+        self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
         self.noise_ = float(variances[0]) if self.single_target_ else variances
-        self.solver_ = solver.choose(posterior.system).solver if isinstance(solver, solvers.Auto) else solver
+        self.solver_ = posterior.chosen_solver
         self.info_ = gathered(posterior.info)

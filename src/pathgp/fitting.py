@@ -66,7 +66,7 @@ def learned_process(
             begun, X, y, key=key, method=method, progress=progress, checkpoint=kept
         )
         of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
-        found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean)))
+        found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
         traces.append(trace)
     average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
     return of_first(mesh, average).gp(), traces

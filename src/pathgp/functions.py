@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 from pathgp.checks import is_concrete
 from pathgp.features import Features, Stacked, Total
 from pathgp.kernels import Kernel
+from pathgp.precision import as_values, in_own_precision
 from pathgp.tiles import map_rows, pad_rows, product, split_product
 
 POINTS, AT_ONCE = 256, 8
@@ -74,11 +75,13 @@ class Function(eqx.Module):
     weights: PyTree[Float[Array, "_ *s"]]
     """One array; or a tuple, for a sum of functions whose weights are split over devices."""
 
+    @as_values
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         """The values at the rows of X, (n, s) or (n,)."""
         points, n = padded(X, self.features.inputs)
         return by_tiles(_evaluate, (self,), points)[:n]
 
+    @in_own_precision
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
         """The sample, or the samples, with this index."""
         if not isinstance(index, slice) and is_concrete(index):
@@ -98,6 +101,7 @@ class Function(eqx.Module):
         """The shape of its value at one point: (s,), or () for a single function."""
         return jax.tree.leaves(self.weights)[0].shape[1:]
 
+    @in_own_precision
     def __add__(self, other: "Function") -> "Function":
         """The sum, side by side; a single function adds to every sample of the other."""
         parts, weights = (self.features, other.features), (self.weights, other.weights)
@@ -109,11 +113,13 @@ class Function(eqx.Module):
             return Function(Total(parts), weights)
         return Function(Stacked(parts), jnp.concatenate(weights))
 
+    @in_own_precision
     def __mul__(self, factor: Shaped[ArrayLike, ""]) -> "Function":
         return Function(self.features, jax.tree.map(lambda w: w * factor, self.weights))
 
     __rmul__ = __mul__
 
+    @in_own_precision
     def __neg__(self) -> "Function":
         return Function(self.features, jax.tree.map(jnp.negative, self.weights))
 

@@ -7,30 +7,34 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
+from pathgp.accuracy import Data, Errors, Weights, compare, errors
 from pathgp.checkpoint import Checkpoint, slot_of
 from pathgp.functions import Canonical, Function
 from pathgp.local import Local, Projection
+from pathgp.precision import cast, dtype_of, in_own_precision, required_dtype, working_in
 from pathgp.predictive import Predictive
 from pathgp.problem import GP, PROCESS, draw, mean_targets, parts, problem, sample_targets, split
 from pathgp.repeats import Places, put_together
 from pathgp.sharding import everywhere, gathered, placed
 from pathgp.solvers import Auto, Cholesky, Every, Info, Solution, Solver
-from pathgp.solvers.base import going_on
+from pathgp.solvers.base import AccuracyWarning, going_on
+from pathgp.solvers.inducing import Inducing
 from pathgp.system import System, Targets
 
-MORE_SAMPLES, MORE_DATA = 1, 2
+MORE_SAMPLES, MORE_DATA, PROBE = 1, 2, 3
 """So that a key which was given to `condition` already draws something else."""
 
 NOTHING_LEFT = 1e-6
 """A relative residual that is rounding: nothing is left to be finished locally."""
 
-RESOLVED_NOISE = 0.3
-"""Of the noise's standard deviation: rounding of the mean that is not worth a word."""
+PROMISED_ERROR = 0.1
+"""Of the mean in posterior standard deviations, and of the variance relatively: above, there is a warning."""
 
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
@@ -61,6 +65,12 @@ class Posterior(Predictive):
     def info(self) -> Info:
         """What the solve took and how far it came."""
         return self.solution.info
+
+    @property
+    @in_own_precision
+    def chosen_solver(self) -> Solver:
+        """The solver, or the one that it chose for this system."""
+        return self.solver.choose(self.system).solver if isinstance(self.solver, Auto) else self.solver
 
     @property
     def draws(self) -> Function:
@@ -95,6 +105,7 @@ class Posterior(Predictive):
             return (self.observations,)
         return self.targets.signal, self.targets.noise
 
+    @in_own_precision
     def gathered(self) -> "Posterior":
         """The same posterior on one device, or on one of each process: it can be saved, and predicts the same."""
         system, solution = self.system, self.solution
@@ -118,6 +129,7 @@ class Posterior(Predictive):
             observations=None,
         )
 
+    @in_own_precision
     def with_noise_of_rows(self) -> "Posterior":
         """The same posterior with a variance of the noise for each row, where it had one for all."""
         system = self.system
@@ -125,6 +137,7 @@ class Posterior(Predictive):
         split = dataclasses.replace(system, noise=placed(system.mesh, noise, mode="edge"))
         return dataclasses.replace(self, gp=GP(self.gp.kernel, noise, self.gp.mean), system=split)
 
+    @in_own_precision
     def with_samples(
         self, num: int, *, key: PRNGKeyArray, progress: bool = False, checkpoint: Checkpoint | None = None
     ) -> "Posterior":
@@ -174,9 +187,19 @@ class Posterior(Predictive):
         Where the present noise is one variance for each row, `noise` gives those of the new rows. A `checkpoint` is
         like that of `condition`, beside which it may be kept.
         """
-        if self.system.X.dtype != jnp.result_type(float):  # it was stored when JAX had another precision
-            present = jax.tree.map(lambda leaf: leaf.astype(float) if eqx.is_inexact_array(leaf) else leaf, self)
-            return present.update(X_new, y_new, key=key, noise=noise, progress=progress, checkpoint=checkpoint)
+        dtype = np.promote_types(dtype_of(self), jnp.result_type(float))  # JAX's may have been another when it was made
+        with working_in(dtype):
+            return cast(self, dtype)._updated(X_new, y_new, key, noise, progress, checkpoint)
+
+    def _updated(
+        self,
+        X_new: Shaped[ArrayLike, "..."],
+        y_new: Shaped[ArrayLike, "..."],
+        key: PRNGKeyArray,
+        noise: Shaped[ArrayLike, "..."] | None,
+        progress: bool,
+        checkpoint: Checkpoint | None,
+    ) -> "Posterior":
         checks.random_key(key)
         X = checks.inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
@@ -263,6 +286,32 @@ def condition(
     ((2,), (2, 64))
     """
     checks.instance(gp, GP, "gp", PROCESS)
+    dtype = _required_dtype(gp, X, solver)
+    with working_in(dtype):
+        init = None if init is None else checks.floats(init)
+        return _condition(
+            cast(gp, dtype), X, y, key, solver, local, num_samples, num_features, keep_bytes, init, mesh, observe,
+            progress, checkpoint,
+        )  # fmt: skip
+
+
+def _condition(
+    gp: GP,
+    X: Shaped[ArrayLike, "..."],
+    y: Shaped[ArrayLike, "..."],
+    key: PRNGKeyArray,
+    solver: Solver,
+    local: Local | None,
+    num_samples: int,
+    num_features: int,
+    keep_bytes: int,
+    init: Float[Array, "M s"] | None,
+    mesh: Mesh | None,
+    observe: Every | None,
+    progress: bool,
+    checkpoint: Checkpoint | None,
+) -> Posterior:
+    """`condition`, in the precision that JAX is set to."""
     checks.instance(solver, Solver, "solver", "a solver such as solvers.CG()")
     checks.instance(local, Local | None, "local", "a local projection such as Local(128), or None")
     X = checks.inputs(X)
@@ -298,6 +347,14 @@ def condition(
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
 
 
+def _required_dtype(gp: GP, X: Shaped[ArrayLike, "..."], solver: Solver) -> np.dtype:
+    """The precision that the noise and the number of rows ask for."""
+    points = checks.inputs(X)
+    variance = float(jnp.max(gp.kernel.diag(points)))
+    noise = 1 / float(jnp.mean(1 / gp.noise))  # of rows with different noise, the precise ones count
+    return required_dtype(variance, noise, points.shape[0])
+
+
 def _at_rows(init: Float[Array, "M s"] | None, solver: Solver, system: System) -> Float[Array, "P s"] | None:
     """Weights where the solver wants them: those of rows where the rows are."""
     return init if init is None or solver.support(system) is not system.X else system.placed(init)
@@ -319,9 +376,7 @@ def _posterior(
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & direct)
     exact = bool(jnp.all(finished)) and solution.rows is None
     split = local is not None and system.mesh is not None
-    if system.mesh is None:
-        _warn_of_rounding(gp, solution, targets)
-    return Posterior(
+    posterior = Posterior(
         gp=gp,
         system=system,
         targets=targets,
@@ -334,21 +389,54 @@ def _posterior(
         unfinished=None if local is None or exact else _unfinished(system, targets, solution),
         observations=system.everywhere(targets.total) if split else None,
     )
+    return _with_errors(posterior)
 
 
-def _warn_of_rounding(gp: GP, solution: Solution, targets: Targets) -> None:
-    """Says so where the values k(x, points) w, a sum of large terms that cancel, are uncertain by as much as the data.
+def _with_errors(posterior: Posterior) -> Posterior:
+    """With its estimated errors in `info`, and a warning where they are above what is promised."""
+    info = dataclasses.replace(posterior.info, precision=str(posterior.solution.weights.dtype))
+    found = None if isinstance(posterior.solver, Inducing) else estimated_errors(posterior)
+    if found is not None:
+        info = dataclasses.replace(info, mean_error=found.mean, variance_error=found.variance)
+        _warn_of_errors(found, info)
+    # As float32 whatever the precision of the weights, for it is read outside.
+    info = dataclasses.replace(info, relative_residual=info.relative_residual.astype(np.float32))
+    return dataclasses.replace(posterior, solution=dataclasses.replace(posterior.solution, info=info))
 
-    Its rounding is about that of one term times ‖w‖, as dense computations in float64 confirm.
-    """
-    weights = solution.weights[:, : targets.num_means]
-    term = float(jnp.max(gp.kernel.diag(solution.points))) * float(jnp.finfo(weights.dtype).eps)
-    rounding, deviation = term * float(jnp.max(jnp.linalg.norm(weights, axis=0))), float(jnp.min(gp.noise)) ** 0.5
-    if rounding > RESOLVED_NOISE * deviation:
+
+def estimated_errors(posterior: Posterior) -> Errors:
+    """What the posterior is off by, estimated at a few points."""
+    system, solution, t = posterior.system, posterior.solution, posterior.num_targets
+    host = lambda columns: np.asarray(system.collected(columns))
+    residual = None if solution.residual is None else host(solution.residual)
+    X, noise, b = (host(a) for a in (system.X, system.noise_diagonal, posterior.targets.total))
+    data = Data(posterior.gp.kernel, jnp.asarray(X), noise.astype(np.float64), b, residual)
+    at_rows = solution.rows is None
+    points, values = (host(a) if at_rows else np.asarray(a) for a in (solution.points, solution.weights))
+    weights = Weights(points, values.astype(np.float64), None if at_rows else np.asarray(solution.rows))
+    probes = compare(data, weights, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
+    draws = np.asarray(posterior.prior(probes.x), np.float64)
+    if posterior.num_samples:
+        mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
+    else:
+        mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
+    mean = mean.reshape(-1, t) - float(posterior.level)
+    return errors(probes, draws, mean, variance, has_local=posterior.projection is not None)
+
+
+def _warn_of_errors(found: Errors, info: Info) -> None:
+    what = []
+    if not found.mean <= PROMISED_ERROR:
+        what.append(f"the mean by about {found.mean:.2g} posterior standard deviations")
+    if not found.bias <= PROMISED_ERROR:
+        what.append(f"the variance by about {100 * found.bias:.2g} %")
+    if what:
         warnings.warn(
-            f"in {weights.dtype} the mean is rounded to about {rounding:.1g}, but the standard deviation of the noise "
-            f'is {deviation:.1g}: call `jax.config.update("jax_enable_x64", True)` first, or take more noise.',
-            stacklevel=4,
+            f"the posterior is not exact: {info.solver} leaves {' and '.join(what)} (estimated; {info.precision}, "
+            f"relative residual {float(jnp.max(info.relative_residual)):.1e}). Allow more steps or a smaller tolerance, "
+            "or take solvers.Auto() or solvers.Cholesky().",
+            AccuracyWarning,
+            stacklevel=5,
         )
 
 

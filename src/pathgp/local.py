@@ -157,11 +157,15 @@ class Projection(Features):
         m = difference.shape[0]
         if self.taper == 0 or m in (1, self.X.shape[0]):
             return jnp.ones(m, difference.dtype)
-        r2 = jnp.sum(difference**2, axis=1)
-        inner, edge = r2[int((1 - self.taper) * (m - 1))], r2[-1]
-        width = edge - inner + 1e-3 * edge  # never zero, however many neighbours are equally far away
-        t = jnp.where(edge > 0, jnp.clip((edge - r2) / jnp.where(edge > 0, width, 1), 0, 1), 1)
-        return t**2 * (3 - 2 * t)
+        return fade(jnp.sum(difference**2, axis=1), self.taper)
+
+
+def fade(r2: Float[Array, "m"], taper: float) -> Float[Array, "m"]:
+    """One up to the squared distance of rank (1 − taper) m, then smoothly to zero at the last of them."""
+    inner, edge = r2[int((1 - taper) * (r2.shape[0] - 1))], r2[-1]
+    width = edge - inner + 1e-3 * edge  # never zero, however many neighbours are equally far away
+    t = jnp.where(edge > 0, jnp.clip((edge - r2) / jnp.where(edge > 0, width, 1), 0, 1), 1)
+    return t**2 * (3 - 2 * t)
 
 
 class Local(eqx.Module):

@@ -60,8 +60,8 @@ class Exhaustive(Neighbours):
             else:
                 r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
             r2 = jnp.where(start + jnp.arange(points.shape[0]) < N, r2, jnp.inf)
-            nearest, place = jax.lax.top_k(-r2, taken)
-            return -nearest, start + place
+            nearest, place = smallest(r2, taken)
+            return nearest, start + place
 
         def merge(best: tuple[Array, Array], tile: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
             distances, rows = (jnp.concatenate(pair, axis=1) for pair in zip(best, best_of(tile), strict=True))
@@ -105,7 +105,7 @@ class Tree(Neighbours):
 
         def take(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             bounds, r2, rows = state
-            nearest, leaves = jax.lax.top_k(-bounds, visit)
+            nearest, leaves = smallest(bounds, visit)
             seen = jnp.isinf(nearest)[:, :, None]
             new_r2 = jnp.where(seen, jnp.inf, jnp.sum((self.points[leaves] - Q[:, None, None]) ** 2, axis=-1))
             distances = jnp.concatenate([r2, new_r2.reshape(n, -1)], axis=1)
@@ -120,8 +120,17 @@ class Tree(Neighbours):
 def _smallest(
     distances: Float[Array, "n c"], rows: Int[Array, "n c"], num: int
 ) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
-    nearest, place = jax.lax.top_k(-distances, num)
-    return -nearest, jnp.take_along_axis(rows, place, axis=1)
+    nearest, place = smallest(distances, num)
+    return nearest, jnp.take_along_axis(rows, place, axis=1)
+
+
+def smallest(x: Float[Array, "n c"], num: int) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
+    """The `num` smallest entries of each row, in order, and their places.
+
+    They are compared in float32, for which XLA has a fast selection: that of float64 takes twenty times as long.
+    """
+    _, place = jax.lax.top_k(-x.astype(jnp.float32), num)
+    return jnp.take_along_axis(x, place, axis=1), place
 
 
 def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:

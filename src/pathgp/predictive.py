@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Float64, Shaped
 from pathgp.features import Constant
 from pathgp.functions import POINTS, Function, by_tiles, padded
 from pathgp.local import Projection
+from pathgp.precision import as_values, in_own_precision
 from pathgp.tiles import map_rows
 
 SIZES = (POINTS, 64, 8)
@@ -58,6 +59,7 @@ class Predictive(eqx.Module):
         """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
 
     @property
+    @in_own_precision
     def finish(self) -> Function | None:
         """What the local projection adds to the update, where the solver left something."""
         if self._finishing is None or self.unfinished is None:
@@ -72,6 +74,7 @@ class Predictive(eqx.Module):
         rows = self.update_at_points.features
         return dataclasses.replace(self.projection, rows=dataclasses.replace(rows, mesh=None))
 
+    @in_own_precision
     def columns(self, index: int | slice) -> Function:
         """Some columns of the update: picked before anything is put together, since all of them are large."""
         canonical, finish = self.update_at_points[index], self.finish
@@ -83,18 +86,21 @@ class Predictive(eqx.Module):
         return self.draws.weights.shape[1]
 
     @property
+    @in_own_precision
     def mean(self) -> Function:
         """The posterior mean: `mean(x)` has shape (n,), or (n, targets) where there are several."""
         several = self.num_targets > 1
         return self.columns(slice(self.num_targets) if several else 0) + Function(Constant(), self.level[None])
 
     @property
+    @in_own_precision
     def deviations(self) -> Function:
         """The samples less the mean, f(·) − k(·, X)α: `deviations(x)` has shape (n, samples)."""
         self._refuse_no_samples()
         return self.draws - self.columns(slice(self.num_targets, None))
 
     @property
+    @in_own_precision
     def samples(self) -> Function:
         """The posterior samples: `samples(x)` has shape (n, samples)."""
         if self.num_targets > 1:
@@ -118,6 +124,7 @@ class Predictive(eqx.Module):
         return self.predict(x)[1]
 
     @property
+    @in_own_precision
     def joint(self) -> Function:
         """All columns at once: the mean less its constant, then the deviations with their sign turned."""
         self._refuse_no_samples()
@@ -125,6 +132,7 @@ class Predictive(eqx.Module):
         weights = jnp.concatenate([zero, -self.draws.weights], axis=1)
         return Function(self.draws.features, weights) + self.columns(slice(None))
 
+    @as_values
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """The mean and the variance of f(x), without noise, at little more than the cost of either.
 
@@ -147,6 +155,7 @@ class Predictive(eqx.Module):
             )
 
     @property
+    @in_own_precision
     def predictor(self) -> "Predictor":
         """What prediction needs and no more: it can be neither updated nor given further samples."""
         return Predictor(

@@ -27,6 +27,7 @@ from pathgp.files import write_tensors
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.local import Local, Projection
 from pathgp.neighbours import Exhaustive, Tree, tree_of_rows
+from pathgp.precision import working_in
 from pathgp.predictive import Predictor
 
 FORMAT = 1
@@ -139,8 +140,9 @@ def _projection_fields(projection: Projection) -> dict[str, Any]:
 
 def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
     if index is None:
-        points = fields["kernel"].coordinates(fields["X"])
-        index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
+        with working_in(fields["X"].dtype):
+            points = fields["kernel"].coordinates(fields["X"])
+            index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
     return Projection(index=index, **fields)
 
 
@@ -213,12 +215,8 @@ class Decoder:
         """The JAX array of a tensor, the same for the same name."""
         if name not in self.arrays:
             tensor = self.tensors[name]
-            if tensor.dtype.kind in "iuf" and tensor.dtype.itemsize == 8 and not jax.config.read("jax_enable_x64"):
-                raise Refused(
-                    f"{self.path} holds numbers of 64 bits, which JAX would round: call "
-                    '`jax.config.update("jax_enable_x64", True)` before loading it.'
-                )
-            self.arrays[name] = jnp.asarray(tensor)
+            with jax.enable_x64(tensor.dtype.itemsize == 8):  # a model keeps its precision, whatever JAX's is
+                self.arrays[name] = jnp.asarray(tensor)
         return self.arrays[name]
 
     def decode(self, node: Any) -> Any:

@@ -1,6 +1,6 @@
 """Kernel products in tiles: the one place where k(A, Z) @ V is computed.
 
-The distance, the kernel and the product of a tile of four million entries follow each other in the same few
+The distance, the kernel and the product of a tile of a million entries follow each other in the same few
 megabytes. The whole expression `kernel(A, Z) @ V` writes and reads memory that it has to be given first: it is two to
 three times slower, and needs the whole matrix at once.
 """
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Shaped
 
 from pathgp.sharding import over_rows, padded_rows
 
-TILE = (512, 8192)
+TILE = (512, 2048)
 """Rows and columns of a tile, by measurement (`pathgp bench kernel`)."""
 
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]

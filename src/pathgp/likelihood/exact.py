@@ -226,7 +226,7 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
         moved = [leaf + 0.7 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
         kernel = jax.tree.unflatten(structure, moved)
         noise = p.log_noise - np.log(100.0) * ((i + 1) % 3)
-        starts.append(Parameters(kernel, noise, p.mean, p.noise_shape))
+        starts.append(Parameters(kernel, noise, p.mean, p.noise_shape, p.floor))
     return starts
 
 

@@ -16,9 +16,10 @@ from pathgp.distances import squared_distance
 from pathgp.lapack import definite_solve
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
-from pathgp.likelihood.parameters import Parameters, learned, parameters
+from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.likelihood.priors import Prior
-from pathgp.neighbours import Neighbours, search
+from pathgp.neighbours import Neighbours, search, smallest
+from pathgp.precision import cast, working_in
 from pathgp.problem import GP, check_data
 from pathgp.sharding import checked, gathered, share
 from pathgp.tiles import map_rows
@@ -26,13 +27,16 @@ from pathgp.tiles import map_rows
 PREFIX_ROWS = 16_384
 POOL_ROWS = 4096
 REFRESH = 50
+LITTLE_NOISE = 1e-3
+"""The share of the kernel's variance below which float32 does not resolve the noise in a factorisation."""
 
 
 class NearestNeighbour(Method):
     """With the rows in random order, −log p(y) ≈ Σᵢ −log p(yᵢ | its m nearest earlier rows) (Vecchia, 1988).
 
     A batch of rows gives an unbiased estimate of the sum and of its gradient, at a cost that does not depend on N; Adam
-    with a decaying rate descends. Nearest is meant in the coordinates of the kernel, so neighbours are found anew as
+    with a decaying rate descends, in float32 and, once the noise is below `LITTLE_NOISE` of the kernel's variance or a
+    step is not finite, in float64. Nearest is meant in the coordinates of the kernel, so neighbours are found anew as
     the length scales change: for every batch up to `PREFIX_ROWS` rows; above that every `REFRESH` steps, for a pool of
     `POOL_ROWS` rows drawn then, from which batches are taken.
 
@@ -67,9 +71,12 @@ class NearestNeighbour(Method):
         X, y = X[order], y[order]
         p = prior.projected(parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
-        pool, searched = None, p
+        pool, searched, dtype = None, p, X.dtype
         with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
-            (p, state, searched), first = record.resumed((p, state, searched))
+            # Stored in float64, for the run that is resumed may have been in either precision.
+            (p, state, searched, is_wide), first = record.resumed((*cast((p, state, searched), np.float64), False))
+            dtype = np.dtype(np.float64) if is_wide else dtype
+            p, state, searched = cast((p, state, searched), dtype)
             for step in range(first, self.steps):
                 if record.out_of_time:
                     break
@@ -77,13 +84,17 @@ class NearestNeighbour(Method):
                     refreshed = step - step % REFRESH
                     searched = p if step == refreshed else searched
                     pool_key = jax.random.split(jax.random.fold_in(key, refreshed))[1]
-                    pool = draw_pool(gathered(searched).gp().kernel, X, self.neighbours, pool_key)
+                    pool = draw_pool(cast(gathered(searched).gp().kernel, X.dtype), X, self.neighbours, pool_key)
                 batch_key = jax.random.split(jax.random.fold_in(key, step))[0]
-                p, state, loss, gradient = _step(self, p, state, X, y, pool, prior, batch_key)
+                with working_in(dtype):
+                    p, state, loss, gradient, noise = _step(self, p, state, X, y, pool, prior, batch_key)
                 record.add(float(loss), float(gradient))
+                if dtype == np.float32 and (float(noise) < LITTLE_NOISE or not np.isfinite(record.gradient[-1])):
+                    dtype = np.dtype(np.float64)
+                    p, state, searched = cast((p, state, searched), dtype)
                 record.advance()
-                record.keep((p, state, searched), step + 1)
-        found = gathered(p).gp()
+                record.keep((*cast((p, state, searched), np.float64), dtype == np.float64), step + 1)
+        found = cast(gathered(p).gp(), X.dtype)
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)
         if record.loss and record.left_out == len(record.loss):
@@ -107,7 +118,7 @@ def nearest_earlier(
 ) -> tuple[Int[Array, "b m"], Bool[Array, "b m"]]:
     """The nearest of the rows before each row, by looking at all of them, and which of them exist."""
     r2 = squared_distance(points[rows], points)
-    nearest, found = jax.lax.top_k(-jnp.where(jnp.arange(points.shape[0]) < rows[:, None], r2, jnp.inf), num)
+    nearest, found = smallest(jnp.where(jnp.arange(points.shape[0]) < rows[:, None], r2, jnp.inf), num)
     return found, jnp.isfinite(nearest)
 
 
@@ -143,7 +154,8 @@ def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") 
     """−log p(yᵢ | earlier) of one row of a pool."""
     noise = jnp.broadcast_to(gp.noise, y.shape)
     i, c = row.rows, row.earlier
-    return conditional_loss(gp, X[i], y[i], noise[i], X[c], y[c], noise[c], row.valid)
+    at = lambda rows: (X[rows].astype(gp.mean.dtype), y[rows].astype(gp.mean.dtype), noise[rows])
+    return conditional_loss(gp, *at(i), *at(c), row.valid)
 
 
 def estimate(
@@ -214,10 +226,12 @@ def _step(
     pool: Pool | None,
     prior: Prior,
     key: PRNGKeyArray,
-) -> tuple[Parameters, Any, Float[Array, ""], Float[Array, ""]]:
+) -> tuple[Parameters, Any, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """One step of Adam; with the loss, the norm of its gradient and the noise as a share of the kernel's variance."""
     if pool is None:
         rows = jax.random.randint(key, (min(method.batch_size, X.shape[0]),), 0, X.shape[0])
-        points = jax.lax.stop_gradient(p.gp().kernel.coordinates(X))
+        kernel = jax.tree.map(lambda leaf: leaf.astype(X.dtype), p.gp().kernel)  # X.dtype is enough for a search
+        points = jax.lax.stop_gradient(kernel.coordinates(X))
         num = min(method.neighbours, X.shape[0])
         earlier = lambda rows, points: nearest_earlier(points, rows, num)
         batch = Pool(rows, *share(method.mesh, earlier, (rows,), (points,)))
@@ -233,4 +247,5 @@ def _step(
     loss, gradient = jax.value_and_grad(objective)(moving)
     update, state = decaying_adam(method.learning_rate, method.steps).update(gradient, state, moving)
     moved = prior.projected(eqx.combine(eqx.apply_updates(moving, update), fixed))
-    return moved, state, loss, norm(gradient)
+    gp = moved.gp()
+    return moved, state, loss, norm(gradient), jnp.mean(gp.noise) / variance(gp.kernel)

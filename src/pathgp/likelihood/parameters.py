@@ -6,10 +6,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp.kernels import Kernel
+from pathgp.precision import in_own_precision
 from pathgp.problem import GP
 
-NOISE_FLOOR = 1e-4
-"""The least noise variance, as a share of the kernel's: float32 resolves it in every block of a few hundred rows."""
+NOISE_FLOOR = 1e-8
+"""The least noise variance, as a share of the kernel's: float64 resolves it in the factorisation of 10,000 rows."""
+
+NOISE_FLOOR_FLOAT32 = 1e-4
+"""The same for float32, which resolves it in every block of a few hundred rows."""
 
 
 class Parameters(eqx.Module):
@@ -24,11 +28,14 @@ class Parameters(eqx.Module):
     mean: Float[Array, ""]
     noise_shape: Float[Array, "..."]
     """The noise of the rows relative to each other, not learned."""
+    floor: float = eqx.field(static=True, default=NOISE_FLOOR)
+    """The least noise variance, as a share of the kernel's."""
 
-    def gp(self, floor: float = NOISE_FLOOR) -> GP:
-        """The process that they stand for, its noise not below `floor` times the variance of the kernel."""
+    @in_own_precision
+    def gp(self) -> GP:
+        """The GP that they stand for, its noise not below `floor` times the variance of the kernel."""
         kernel = jax.tree.map(jnp.exp, self.log_kernel)
-        noise = jnp.exp(self.log_noise) * self.noise_shape + floor * variance(kernel)
+        noise = jnp.exp(self.log_noise) * self.noise_shape + self.floor * variance(kernel)
         return GP(kernel, noise, self.mean)
 
 
@@ -38,10 +45,10 @@ def variance(kernel: Kernel) -> Float[Array, ""]:
 
 
 def parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
-    """Those of a process, which they give back unless its noise is below the floor."""
+    """Those of a GP, which they give back unless its noise is below the floor."""
     scale = jnp.mean(gp.noise)
     free = jnp.maximum(scale - floor * variance(gp.kernel), 0.01 * scale)
-    return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale)
+    return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale, floor)
 
 
 def learned(p: Parameters) -> Parameters:

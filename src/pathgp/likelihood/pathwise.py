@@ -16,7 +16,7 @@ from pathgp.checkpoint import Slot
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
-from pathgp.likelihood.parameters import Parameters, learned, parameters
+from pathgp.likelihood.parameters import NOISE_FLOOR_FLOAT32, Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
 from pathgp.problem import GP, problem, split
 from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
@@ -79,7 +79,7 @@ class Pathwise(Method):
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
         """Descends for `steps` steps, or as long as there is time; the process at the last step that was completed."""
-        p = start = prior.projected(parameters(gp))
+        p = start = prior.projected(parameters(gp, NOISE_FLOOR_FLOAT32))  # its solves are in float32
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None

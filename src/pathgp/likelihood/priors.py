@@ -1,5 +1,6 @@
 """What is known of hyperparameters before the data: priors and bounds, which are one thing."""
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -135,8 +136,8 @@ class Prior(eqx.Module):
         """Parameters moved to possible values, those of the noise without its floor."""
         if not self._has_beliefs:
             return p
-        moved = parameters(self.nearest(p.gp(floor=0.0)), floor=0.0)
-        return Parameters(moved.log_kernel, moved.log_noise, p.mean, p.noise_shape)
+        moved = parameters(self.nearest(dataclasses.replace(p, floor=0.0).gp()), floor=0.0)
+        return Parameters(moved.log_kernel, moved.log_noise, p.mean, p.noise_shape, p.floor)
 
     @property
     def _has_beliefs(self) -> bool:

@@ -24,6 +24,10 @@ class ConvergenceWarning(UserWarning):
     """A solve ended before its residual reached the tolerance."""
 
 
+class AccuracyWarning(UserWarning):
+    """A posterior is estimated to be further from the exact one than is promised."""
+
+
 class DivergenceError(FloatingPointError):
     """A solve ran away to numbers that are not finite."""
 
@@ -44,6 +48,14 @@ class Info(eqx.Module):
     """Whether each column met what its solver was asked for."""
     reason: str = eqx.field(static=True, default="")
     """Why this solver was chosen, where it was not chosen by the user; and what a solver had to add to go on."""
+    precision: str = eqx.field(static=True, default="float32")
+    """The dtype of the weights, and of everything that is computed with them."""
+    mean_error: float = float("nan")
+    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.accuracy`); NaN with
+    inducing points, which approximate another posterior."""
+    variance_error: float = float("nan")
+    """The estimated relative error of `posterior.variance`, of which √(2/num_samples) is from the number of samples
+    where there is no local projection to compare with."""
 
 
 class Solution(eqx.Module):

@@ -13,6 +13,7 @@ from scipy.stats import qmc
 from pathgp.functions import Function
 from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood import Exact, NearestNeighbour, default_gp, fit_hyperparameters
+from pathgp.precision import in_own_precision
 from pathgp.solvers import Auto, Cholesky, Solver
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
@@ -231,6 +232,7 @@ def _filled_up(
     return GP(gp.kernel, noise, gp.mean), *filled
 
 
+@in_own_precision
 def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
     """Other samples of the same posterior, without a solve.
 
@@ -257,9 +259,9 @@ def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
 def _maxima(settings: Settings, model: Model, state: State, samples: Function, key: PRNGKeyArray) -> Found:
     """Where the samples are largest or smallest, all places that can be evaluated."""
     space = settings.space
-    weights = settings.sign * samples.weights
+    signed = settings.sign * samples
     plain = all(isinstance(dimension, Real) for dimension in space.dimensions)
-    f = Function(samples.features if plain else Snapped(samples.features, space), weights)
+    f = signed if plain else Function(Snapped(signed.features, space), signed.weights)
     y = settings.sign * (state.y - model.centre) / model.unit
     # The rows that fill up are never drawn: their weight y − min y is zero, unless all are.
     extra = (settings.rows(y.size) or y.size) - y.size

@@ -15,6 +15,7 @@ from pathgp import checks
 from pathgp.features import Features
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Stationary
+from pathgp.precision import as_values
 from pathgp.problem import check_data
 from pathgp.tiles import TILE, pad_rows
 
@@ -75,6 +76,7 @@ class Found(NamedTuple):
     values: Float[Array, "*k s"]
 
 
+@as_values
 def maximise(
     functions: Function,
     bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]],
@@ -106,6 +108,7 @@ def maximise(
     return point, jnp.take_along_axis(found.values, best[None], axis=0)[0]
 
 
+@as_values
 def maxima(
     functions: Function,
     bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]],
