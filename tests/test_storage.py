@@ -2,10 +2,12 @@ import io
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,7 +133,7 @@ VALUES = {
         "floats": [0.1, -1e300, float("inf"), float("nan"), -0.0],
     },
     "nested": ((1, (2.5, "x")), [], ()),
-    "named": Trace([0.5, 0.25], [1.0, 2.0], 1, True),
+    "named": Trace([0.5, 0.25], [1.0, 2.0], [0.1, 0.2], 1, True),
     "numpy": {"wide": np.array([1 / 3, 5e-324]), "scalar": np.float64(0.1), "bits": np.array([True, False])},
     "typed key": jax.random.key(7, impl="rbg"),
     "product": kernels.Product(kernels.Tanimoto(2.0, max_count=3), kernels.RationalQuadratic(alpha=2.0)),
@@ -294,6 +296,46 @@ def test_a_name_that_is_not_on_the_list_is_never_looked_up(tmp_path, monkeypatch
     monkeypatch.setattr(storage.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
     storage.save(tmp_path / "model", None)
     refused(tmp_path / "model", "holds a os.system, which is no class of this version")
+
+
+CHANGES = {
+    "lengthscale": (lambda p: p.gp.kernel.left.lengthscale, lambda x: x.at[1].set(jnp.nan)),
+    "variance": (lambda p: p.gp.kernel.right.variance, lambda x: -x),
+    "GP.noise": (lambda p: p.gp.noise, lambda x: jnp.stack([x, x])),
+    "System.noise": (lambda p: p.system.noise, jnp.zeros_like),
+    "Projection.noise": (lambda p: p.projection.noise, lambda x: -x),
+    "Projection.X": (lambda p: p.projection.X, lambda x: x.at[2].set(jnp.nan)),
+    "System.X": (lambda p: p.system.X, lambda x: x.at[2].set(jnp.inf)),
+    "Targets.signal": (lambda p: p.system.X, lambda x: x[:-1]),
+    "Solution.weights": (lambda p: p.solution.weights, lambda x: x[:-1]),
+    "Solution.rows": (lambda p: p.solution.rows, lambda _: jnp.arange(150) - 1),
+    "Targets.noise": (lambda p: p.targets.noise, lambda x: x[:, :-1]),
+    "Info.converged": (lambda p: p.solution.info.relative_residual, lambda x: x[:-1]),
+    "Function.weights": (lambda p: p.prior.weights, lambda x: x[:-2]),
+    "Fourier.power": (lambda p: p.prior.features.parts[0].power, lambda x: -x),
+    "unfinished": (lambda p: p.unfinished, lambda x: x.at[0, 0].set(jnp.inf)),
+    "Posterior.solver": (lambda p: p.solver, lambda _: kernels.RBF()),
+    "SAP.passes": (lambda p: p.solver.passes, lambda _: 0),
+    "SAP.block_size": (lambda p: p.solver.block_size, lambda _: "64"),
+    "Posterior.key": (lambda p: p.key, lambda key: jax.random.split(key)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_parts_that_do_not_fit_each_other_are_refused_by_name(name, posterior, path):
+    where, change = CHANGES[name]
+    storage.save(path, eqx.tree_at(where, posterior, replace_fn=change, is_leaf=lambda leaf: leaf is None))
+    refused(path, re.escape(name))
+
+
+@pytest.mark.parametrize("row", [0, 150, -7])
+def test_a_tree_without_each_row_once_is_refused(row, tmp_path):
+    system = System(kernels.Matern32([0.5, 2.0]), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
+    projection = Local(8).projection(system, search=lambda points: tree(points, leaf=16))
+    leaf, place = np.argwhere(np.asarray(projection.index.leaves) == 3)[0]
+    forged = eqx.tree_at(lambda p: p.index.rows, projection, projection.index.rows.at[leaf, place].set(row))
+    storage.save(tmp_path / "tree", forged)
+    refused(tmp_path / "tree", "leaves")
 
 
 @pytest.mark.parametrize("kind", ["PathGPRegressor", "ThompsonSampler"])

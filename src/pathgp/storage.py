@@ -1,7 +1,7 @@
 """Models in files: arrays as tensors of one safetensors file, everything else as JSON in its header.
 
 A file holds values, never code: reading one constructs only classes of a fixed list, whose names it may mention, and
-a checksum of all that it holds tells damage from data.
+a checksum of all that it holds tells damage from data. The checksum is no signature, so values are validated too.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ import math
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
-from pathgp import features, functions, gp, kernels, likelihood, solvers, system
+from pathgp import features, functions, gp, kernels, likelihood, solvers, system, validation
 from pathgp.files import write_tensors
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.local import Local, Projection
@@ -85,21 +86,20 @@ def save(
 
 
 def load(path: Path, *, classes: Classes = ()) -> Any:
-    """The value that `save` wrote, with the same bits. Executes nothing that stands in the file."""
+    """The value that `save` wrote, with the same bits. Executes nothing that stands in the file.
+
+    Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
+    """
     header, tensors = _read(path)
     decoder = Decoder(_by_name(classes), tensors, path)
     try:
-        return decoder.decode(json.loads(header["structure"]))
+        with refusing(path):
+            return decoder.decode(json.loads(header["structure"]))
     except Refused:
         kind = metadata(path).get("kind")
         if kind in OWN_READERS and not classes:
             raise Refused(f"{path} holds a {kind}: read it with `{kind}.load`.") from None
         raise
-    except Exception as error:  # whatever a description raises that `save` did not write, though its checksum is right
-        raise Refused(
-            f"{path} does not describe a value that pathgp can build ({type(error).__name__}: {error}): it was not "
-            "written by `pathgp.storage.save`. Save the model again."
-        ) from error
 
 
 def metadata(path: Path) -> dict[str, Any]:
@@ -115,6 +115,19 @@ def metadata(path: Path) -> dict[str, Any]:
 
 class Refused(ValueError):
     """A file that cannot be read, with a sentence that names it."""
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turns whatever is raised by the content of a file into a `Refused` that names the file."""
+    try:
+        yield
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise Refused(f"{path} does not hold a valid model: {kind}{reason}. Save the model again.") from error
 
 
 class Codec(NamedTuple):
@@ -142,6 +155,8 @@ def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
     if index is None:
         with working_in(fields["X"].dtype):
             points = fields["kernel"].coordinates(fields["X"])
+            if leaves is not None and not np.array_equal(np.sort(leaves[leaves >= 0]), np.arange(len(points))):
+                raise ValueError("the leaves of a search tree do not hold each row once.")
             index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
     return Projection(index=index, **fields)
 
@@ -249,7 +264,10 @@ class Decoder:
                 "name it in `classes`; else update pathgp."
             )
         codec = CODECS.get(cls)
-        return codec.build(**fields) if codec else _built(cls, fields)
+        value = codec.build(**fields) if codec else _built(cls, fields)
+        if cls.__module__.startswith("pathgp."):  # annotations in classes of the user may be wrong
+            validation.check(value)
+        return value
 
 
 def _built(cls: type, fields: dict[str, Any]) -> Any:
