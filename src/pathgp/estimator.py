@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,12 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from pathgp import checks, distributed, solvers, storage
+from pathgp import checks, distributed, solvers, storage, validation
 from pathgp.checkpoint import Checkpoint
 from pathgp.fitting import learned_process, limited, row_noise, starting_process
 from pathgp.gp import GP, Posterior, condition
 from pathgp.inducing import RandomPoints
+from pathgp.kernels import Kernel
 from pathgp.likelihood import Exact, NearestNeighbour, Trace
 from pathgp.names import SOLVERS, named
 from pathgp.precision import cast
@@ -92,8 +93,20 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     [0.14] (1,)
     """
 
+    posterior_: Predictive
+    kernel_: Kernel
+    noise_: float | Float64[np.ndarray, "t"]
+    solver_: solvers.Solver
+    info_: solvers.Info
+    trace_: list[Trace]
+    input_scaling_: Scaling
+    target_scaling_: Scaling
+    single_target_: bool
     n_features_in_: int
+    n_samples_seen_: int
     feature_names_in_: np.ndarray
+    _file: str = "the model"
+    """What errors call it: the file, if it was loaded from one."""
 
     def __init__(
         self,
@@ -271,21 +284,55 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: storage.Path, *, classes: Classes = ()) -> "PathGPRegressor":
-        """The model that `save` wrote; it predicts the same bits."""
+        """The model that `save` wrote; it predicts the same bits.
+
+        Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
+        """
         if (kind := storage.metadata(path).get("kind")) != "PathGPRegressor":
             other = "read it with `pathgp.storage.load`" if kind is None else f"it is a file of `{kind}`"
             raise ValueError(f"{path} does not hold a PathGPRegressor: {other}.")
-        match storage.load(path, classes=(*classes, Scaling, RandomPoints)):
-            case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns} if (
-                isinstance(fitted.get("posterior_"), Predictive) and settings.keys() <= set(cls._get_param_names())
-            ):
-                model = cls(**settings)
-                vars(model).update(fitted)
-            case _:
-                raise ValueError(f"{path} says that it holds a PathGPRegressor, but it does not: save the model again.")
+        value = storage.load(path, classes=(*classes, Scaling, RandomPoints))
+        with storage.refusing(path):
+            match value:
+                case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns}:
+                    model = cls(**settings)
+                    vars(model).update(fitted)
+                    model._check_loaded(fitted, columns)
+                case _:
+                    raise ValueError("a PathGPRegressor has settings, fitted values and columns.")
         if columns is not None:
             model.feature_names_in_ = np.array(columns, dtype=object)
+        model._file = str(path)
         return model
+
+    def _check_loaded(self, fitted: dict[str, Any], columns: list[Any] | None) -> None:
+        """Raises an error unless the settings and the attributes that a file holds are those of a fitted model."""
+        self._check_settings()
+        self._solver()
+        check_random_state(self.random_state)
+        if foreign := [name for name in fitted if name.startswith("_") or not name.endswith("_")]:
+            raise ValueError(f"{foreign[0]!r} is no name of a fitted attribute.")
+        hints = {name: hint for name, hint in get_type_hints(PathGPRegressor).items() if name.endswith("_")}
+        del hints["feature_names_in_"]  # which are stored as `columns`
+        validation.check_types({name: fitted.get(name) for name in hints}, hints, "PathGPRegressor")
+        validation.check_positive(self.noise_, "noise_")
+        if self.single_target_ != (np.ndim(self.noise_) == 0):
+            raise ValueError("noise_ must be one number if single_target_ is True, and an array otherwise.")
+        checks.at_least(self.posterior_.num_samples, 1, "the number of samples")
+        if columns is not None and not all(isinstance(name, str) for name in columns):
+            raise ValueError("the names of the columns must be text.")
+        inputs, targets = self.posterior_.update_at_points.features.inputs, self.posterior_.num_targets
+        sizes = {
+            "n_features_in_": (self.n_features_in_, inputs),
+            "input_scaling_": (len(self.input_scaling_.scale), inputs),
+            "columns": (inputs if columns is None else len(columns), inputs),
+            "target_scaling_": (len(self.target_scaling_.scale), targets),
+            "noise_": (np.size(self.noise_), targets),
+            "info_": (len(self.info_.relative_residual) - self.posterior_.num_samples, targets),
+        }
+        for name, (size, expected) in sizes.items():
+            if size != expected:
+                raise ValueError(f"{name} is for {size} inputs or targets, but the posterior has {expected}.")
 
     def _check_settings(self) -> None:
         checks.whole(self.num_samples, 1, "num_samples")
@@ -374,6 +421,11 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return np.clip(inputs, -largest, largest, out=inputs)  # which is far from all rows, as what it stands for is
 
     def _outputs(self, values: np.ndarray, axis: int = -1) -> np.ndarray:
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{self._file} predicts values that are not finite, because its numbers are too large or too small: "
+                "fit it again, in other units of X and y."
+            )
         return np.squeeze(values, axis) if self.single_target_ else values
 
     def _whole(self, what: str) -> Posterior:
@@ -385,6 +437,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _keep(self, posterior: Posterior, noise: float) -> None:
         variances = noise * self.target_scaling_.scale**2
+        vars(self).pop("_file", None)  # whose model this is no longer
         self.posterior_ = posterior
         self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
         self.noise_ = float(variances[0]) if self.single_target_ else variances

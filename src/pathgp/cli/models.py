@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pathgp import storage
+from pathgp import storage, validation
 from pathgp.checkpoint import Checkpoint
 from pathgp.cli.common import say
 from pathgp.encoding import Column, Encoding, Rows
@@ -18,7 +18,10 @@ from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
 from pathgp.scanning import Scan
-from pathgp.tables import NUMBER, counted
+from pathgp.tables import ARROW, NUMBER, TEXT, counted
+
+FACTS = {"rows": int, "ranges": list[list[float]], "missing": dict[str, int], "skipped": int}
+"""What `pathgp fit` stores of a table, and of which types."""
 
 FILLED = "{} replaced as in the fit; the intervals do not allow for that."
 
@@ -174,16 +177,30 @@ def load(path: pathlib.Path) -> Fitted:
     names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
-        try:
+        with storage.refusing(path):
             encoding = Encoding.from_json(stored.pop("encoding"))
-        except (AttributeError, KeyError, TypeError):
-            raise ValueError(f"{path} is damaged: what it says of its columns cannot be read. Fit it again.") from None
+            _check(encoding, stored, model.n_features_in_)
     else:
         stored = {}  # of the user's own making
         if names is None:
             raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
     return Fitted(model, encoding, {**stored, "versions": versions})
+
+
+def _check(encoding: Encoding, facts: dict[str, Any], inputs: int) -> None:
+    """Raises an error unless the columns and the facts that a file holds are those of a model of so many inputs."""
+    validation.check(encoding)
+    for column in encoding.columns:
+        validation.check(column)
+        if column.kind not in ARROW:
+            raise ValueError(f"column {column.name!r} is of kind {column.kind!r}, which is none of {', '.join(ARROW)}.")
+        if column.fill is not None and isinstance(column.fill, str) != (column.kind == TEXT):
+            raise ValueError(f"missing values of column {column.name!r} cannot be replaced by {column.fill!r}.")
+    known = {name: facts[name] for name in FACTS if name in facts}
+    validation.check_types(known, FACTS, "facts")
+    if len(encoding.inputs) != inputs or ("ranges" in facts and np.shape(facts["ranges"]) != (inputs, 2)):
+        raise ValueError(f"the columns must have {inputs} inputs, as the model has, and each input a range.")
 
 
 def predict_known(
