@@ -11,6 +11,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 
+from pathgp.forking import check_not_forked
+
 RESOLVED = 1e-3
 """The share of a column's range below which steps of rounding do no harm."""
 
@@ -22,6 +24,7 @@ def is_concrete(x: object) -> bool:
 
 def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
     """`x` as an array of floats: float32, or float64 where that is enabled."""
+    check_not_forked()
     return jnp.asarray(x, dtype=float)
 
 
@@ -159,6 +162,7 @@ def no_dates(X: object) -> None:
 
 def random_key(key: object) -> None:
     """Refuses what is no random key of JAX, for instance a seed."""
+    check_not_forked()
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
     if not typed and not _is_raw_key(key):
         raise ValueError(f"key must be a random key, such as jax.random.key(0), but it is {key!r}.")

@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pathgp import checks, distributed, solvers, storage, validation
 from pathgp.checkpoint import Checkpoint
 from pathgp.fitting import learned_process, limited, row_noise, starting_process
+from pathgp.forking import check_not_forked
 from pathgp.gp import GP, Posterior, condition
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Kernel
@@ -398,6 +399,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
+        check_not_forked()
         checks.no_dates(X)
         X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
         Y = np.asarray(y, np.float64).reshape(len(X), -1)
@@ -416,6 +418,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return X, Y, None if np.all(weights == 1) else weights
 
     def _inputs(self, X: Any) -> Float[np.ndarray, "n d"]:
+        check_not_forked()
         inputs = self.input_scaling_.apply(validate_data(self, X, reset=False, dtype="numeric"))
         largest = np.finfo(inputs.dtype).max
         return np.clip(inputs, -largest, largest, out=inputs)  # which is far from all rows, as what it stands for is

@@ -13,8 +13,9 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from pathgp.checks import is_concrete
+from pathgp.checks import floats, is_concrete
 from pathgp.features import Features, Stacked, Total
+from pathgp.forking import check_not_forked
 from pathgp.kernels import Kernel
 from pathgp.precision import as_values, in_own_precision
 from pathgp.tiles import map_rows, pad_rows, product, split_product
@@ -84,6 +85,7 @@ class Function(eqx.Module):
     @in_own_precision
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
         """The sample, or the samples, with this index."""
+        check_not_forked()
         if not isinstance(index, slice) and is_concrete(index):
             at, number = np.asarray(index), len(self)
             if not np.all((-number <= at) & (at < number)):
@@ -132,7 +134,7 @@ def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array
 
     One compilation serves every number of points up to the next power of two, or the next whole tile.
     """
-    points = jnp.asarray(X, dtype=float)
+    points = floats(X)
     if points.ndim != 2:
         raise ValueError(
             f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float64, Shaped
 
 from pathgp.features import Constant
+from pathgp.forking import check_not_forked
 from pathgp.functions import POINTS, Function, by_tiles, padded
 from pathgp.local import Projection
 from pathgp.precision import as_values, in_own_precision
@@ -127,6 +128,7 @@ class Predictive(eqx.Module):
     @in_own_precision
     def joint(self) -> Function:
         """All columns at once: the mean less its constant, then the deviations with their sign turned."""
+        check_not_forked()
         self._refuse_no_samples()
         zero = jnp.zeros((self.draws.features.num, self.num_targets), self.draws.weights.dtype)
         weights = jnp.concatenate([zero, -self.draws.weights], axis=1)

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 
 from pathgp import features, functions, gp, kernels, likelihood, solvers, system, validation
 from pathgp.files import write_tensors
+from pathgp.forking import check_not_forked
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.local import Local, Projection
 from pathgp.neighbours import Exhaustive, Tree, tree_of_rows
@@ -90,6 +91,7 @@ def load(path: Path, *, classes: Classes = ()) -> Any:
 
     Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
     """
+    check_not_forked()
     header, tensors = _read(path)
     decoder = Decoder(_by_name(classes), tensors, path)
     try:
