@@ -78,9 +78,7 @@ def draw_case(seed: int, solver: str | None = None, most_rows: int = 12_000) -> 
     name = solver or str(rng.choice(["Auto"] * 4 + list(SOLVERS)))
     most = min(most_rows, 4000) if name in ("SGD", "SDD", "CG") else most_rows
     rows = int(np.exp(rng.uniform(np.log(500), np.log(most))))
-    return Case(
-        seed, str(rng.choice(list(KERNELS))), 10 ** rng.uniform(-7, -1), str(rng.choice(LAYOUTS)), rows, name
-    )
+    return Case(seed, str(rng.choice(list(KERNELS))), 10 ** rng.uniform(-7, -1), str(rng.choice(LAYOUTS)), rows, name)
 
 
 def inputs(layout: str, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

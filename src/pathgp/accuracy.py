@@ -3,11 +3,11 @@
 At a point x between two neighbouring rows the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
 weights. H⁻¹ is out of reach, but that of a block around x is not: with its rows c,
 
-    ê(x) = k(x, X_c) H_cc⁻¹ r_c − what the local projection adds already
+    ê(x) = k(x, X_c) H_cc⁻¹ r_c, less what the local projection adds already,
 
 is one more, larger, block projection. It has the sign and the shape of the error, but misses some of its size where the
-residual is long-range. The samples tell how much: an exact deviation f(x) − k(x, X)H⁻¹b of a sample is independent of
-its data b, and so of ê, so that the slope of the actual deviations on ê is that of the error on ê.
+residual is long-range. The samples tell how much: the exact deviation f(x) − k(x, X)H⁻¹b of a sample is independent of
+its data b, and so of ê. Hence the slope of the actual deviations on ê is that of the error on ê.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from scipy import linalg
 
 from pathgp.kernels import Kernel
 from pathgp.local import Projection, fade
-from pathgp.system import wide
+from pathgp.precision import cast
 
 PROBES = 32
 BLOCK = 256
@@ -37,106 +37,162 @@ SLOPE, SLOPE_SPREAD = 1.5, 1.0
 """The slope of the error on ê before the samples are asked, and its standard deviation."""
 
 
-class Weights(NamedTuple):
-    """The functions k(·, points) @ values, and which rows of the data the points are; None if all in their order."""
-
-    points: Float64[np.ndarray, "M d"]
-    values: Float64[np.ndarray, "M s"]
-    rows: Int[np.ndarray, "M"] | None
-
-
-class Data(NamedTuple):
-    """The rows, their noise variances and right-hand sides, and the residuals of the weights where they are known."""
+class Solved(NamedTuple):
+    """A system (K + Σ)w = b and its solution, as arrays of the host."""
 
     kernel: Kernel
-    X: Float[Array, "N d"]
-    noise: Float64[np.ndarray, "N"]
+    X: Float[np.ndarray, "N d"]
+    noise: Float[np.ndarray, "N"]
     b: Float[np.ndarray, "N s"]
     residual: Float[np.ndarray, "N s"] | None
-
-
-class Probe(NamedTuple):
-    """At one point: kriging from the block around it, and what the local projection does with the same rows."""
-
-    correction: Float64[np.ndarray, "s"]
-    """k(x, X_c) H_cc⁻¹ r_c."""
-    variance: float
-    """k(x, x) − k(x, X_c) H_cc⁻¹ k(X_c, x), which is no less than the posterior variance."""
-    added: Float64[np.ndarray, "s"]
-    """The part of the correction that the local projection adds."""
-    local: Float64[np.ndarray, "s"]
-    """The local prediction from the data b_c alone."""
+    """b − (K + Σ)w, where the solver knows it."""
+    points: Float[np.ndarray, "M d"]
+    weights: Float[np.ndarray, "M s"]
+    rows: Int[np.ndarray, "M"] | None
+    """Which rows of X the points are, in order; None if they are all of them."""
 
 
 class Probes(NamedTuple):
-    """Points where the posterior is compared with something better, and that."""
+    """Points where a posterior is compared with something better, and that."""
 
     x: Float64[np.ndarray, "p d"]
     values: Float64[np.ndarray, "p s"]
     """k(x, X)w in float64, with what the local projection adds."""
     corrections: Float64[np.ndarray, "p s"]
-    """ê: what a larger block adds to the values."""
+    """ê: what a larger block would add to the values."""
     variance: Float64[np.ndarray, "p"]
-    local: Float64[np.ndarray, "p s"]
+    """k(x, x) − k(x, X_c) H_cc⁻¹ k(X_c, x), which is no less than the posterior variance."""
+    local: Float64[np.ndarray, "p s"] | None
+    """The prediction from the data b_c of the local projection alone."""
     rounding: Float64[np.ndarray, "s"]
     """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
 
 
-def probe_points(X: Float[Array, "N d"], kernel: Kernel, key: PRNGKeyArray) -> tuple[np.ndarray, np.ndarray]:
-    """Points between a random row and one of its neighbours, where users ask; and the rows."""
+def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) -> Probes:
+    """Values, corrections and variances at random points between rows."""
+    solved = solved._replace(kernel=cast(solved.kernel, np.float64))
+    x, rows = _points(solved, key)
+    near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK, len(solved.X)))
+    rounding = np.zeros(solved.b.shape[1])
+    if solved.residual is None:
+        needed, place = np.unique(near, return_inverse=True)
+        r = _residual(solved, needed)[place.reshape(near.shape)]
+    else:
+        r = solved.residual[near].astype(np.float64)
+        lost = _residual(solved, rows) - solved.residual[rows]
+        rounding = np.sqrt(np.mean(lost**2 / solved.noise[rows, None], axis=0))
+    noise, b = solved.noise[near].astype(np.float64), solved.b[near].astype(np.float64)
+    with jax.enable_x64(True):
+        K, v = map(np.array, _blocks(solved.kernel, jnp.asarray(x), jnp.asarray(solved.X[near], jnp.float64)))
+    a = np.stack([_solve(K_p + np.diag(n), k_p) for K_p, n, k_p in zip(K, noise, k, strict=True)])
+    corrections = np.einsum("pm,pms->ps", a, r)
+    variance = np.maximum(v - np.sum(a * k, axis=1), 1e-14 * v)
+    values, local = _values(solved, x), None
+    if projection is not None:
+        m = projection.neighbours
+        with jax.enable_x64(True):
+            u = np.asarray(_fades(solved.kernel, jnp.asarray(x), jnp.asarray(solved.X[near[:, :m]]), projection))
+        faded = u[:, :, None] * K[:, :m, :m] * u[:, None, :]
+        diagonal = u**2 * noise[:, :m] + (1 - u**2) * v[:, None]
+        parts = zip(faded, diagonal, u * k[:, :m], strict=True)
+        a = u * np.stack([_solve(H + np.diag(n), k_p) for H, n, k_p in parts])
+        added, local = (np.einsum("pm,pms->ps", a, columns[:, :m]) for columns in (r, b))
+        values, corrections = values + added, corrections - added
+    return Probes(x, values, corrections, variance, local, rounding)
+
+
+def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
+    """Points between a random row and one of its neighbours, as users' points lie between data; and the rows."""
     row_key, partner_key, share_key = jax.random.split(key, 3)
-    number = min(PROBES, X.shape[0])
-    rows = np.asarray(jax.random.choice(row_key, X.shape[0], (number,), replace=False))
-    nearest, _ = _nearest(kernel, X, np.asarray(X, np.float64)[rows], min(PARTNERS, X.shape[0]))
-    partner = np.asarray(jax.random.randint(partner_key, (number,), 0, nearest.shape[1]))
-    share = np.asarray(jax.random.uniform(share_key, (number, 1)), np.float64)
-    A, B = (np.asarray(X, np.float64)[i] for i in (rows, nearest[np.arange(number), partner]))
+    N = len(solved.X)
+    number = min(PROBES, N)
+    rows = np.asarray(jax.random.choice(row_key, N, (number,), replace=False))
+    A = solved.X[rows].astype(np.float64)
+    nearest, _ = _nearest(solved.kernel, solved.X, A, min(PARTNERS + 1, N))
+    first = min(1, nearest.shape[1] - 1)  # before it is the row itself
+    partner = np.asarray(jax.random.randint(partner_key, (number,), first, nearest.shape[1]))
+    # About half-way: at a row itself the posterior is narrow, and few ask there.
+    share = np.asarray(jax.random.uniform(share_key, (number, 1), minval=0.3, maxval=0.7), np.float64)
+    B = solved.X[nearest[np.arange(number), partner]]
     return A + share * (B - A), rows
 
 
-def compare(data: Data, weights: Weights, projection: Projection | None, key: PRNGKeyArray) -> Probes:
-    """Values, corrections and variances at random points."""
-    x, rows = probe_points(data.X, data.kernel, key)
-    near, _ = _nearest(data.kernel, data.X, x, min(BLOCK, data.X.shape[0]))
-    needed = np.unique(np.concatenate([near.ravel(), rows]))
-    residual, rounding = data.residual, np.zeros(data.b.shape[1])
-    if residual is None:
-        residual = np.zeros(data.b.shape)
-        residual[needed] = _residual_rows(data, weights, needed)
+def _nearest(
+    kernel: Kernel, X: Float[np.ndarray, "N d"], x: Float64[np.ndarray, "p d"], num: int
+) -> tuple[Int[np.ndarray, "p m"], Float64[np.ndarray, "p m"]]:
+    """The rows that are most strongly correlated with each point, the strongest first, and k(x, X) there."""
+    index, k, strength = np.zeros((len(x), 0), int), np.zeros((len(x), 0)), np.zeros((len(x), 0))
+    for at, K, variance in _tiles(kernel, x, X):
+        index = np.concatenate([index, np.broadcast_to(np.arange(at.start, at.stop), K.shape)], axis=1)
+        k, strength = np.concatenate([k, K], axis=1), np.concatenate([strength, np.abs(K) / variance**0.5], axis=1)
+        if index.shape[1] > num:
+            kept = np.argpartition(-strength, num - 1, axis=1)[:, :num]
+            index, k, strength = (np.take_along_axis(part, kept, axis=1) for part in (index, k, strength))
+    order = np.argsort(-strength, axis=1, kind="stable")
+    return np.take_along_axis(index, order, axis=1), np.take_along_axis(k, order, axis=1)
+
+
+def _values(solved: Solved, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray, "p s"]:
+    """k(x, points) w."""
+    values = np.zeros((len(x), solved.weights.shape[1]))
+    for at, K, _ in _tiles(solved.kernel, x, solved.points):
+        values += K @ solved.weights[at].astype(np.float64)
+    return values
+
+
+def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n s"]:
+    """(b − Hw) of some rows."""
+    own = np.zeros((len(rows), solved.weights.shape[1]))
+    if solved.rows is None:
+        own[:] = solved.weights[rows]
     else:
-        lost = _residual_rows(data, weights, rows) - residual[rows]
-        rounding = np.sqrt(np.mean(lost**2 / data.noise[rows, None], axis=0))
-    probes = [_probe(data, np.asarray(residual[c], np.float64), projection, x[i], c) for i, c in enumerate(near)]
-    correction, variance, added, local = (np.array(part) for part in zip(*probes, strict=True))
-    values = sum(K @ weights.values[at] for at, K in _tiles(data.kernel, x, weights.points))
-    return Probes(x, values + added, correction - added, variance, local, rounding)
+        place = np.minimum(np.searchsorted(solved.rows, rows), len(solved.rows) - 1)
+        found = solved.rows[place] == rows
+        own[found] = solved.weights[place[found]]
+    fitted = _values(solved, solved.X[rows].astype(np.float64))
+    return solved.b[rows] - fitted - solved.noise[rows, None] * own
 
 
-def _probe(
-    data: Data,
-    r: Float64[np.ndarray, "m s"],
-    projection: Projection | None,
-    x: Float64[np.ndarray, "d"],
-    c: Int[np.ndarray, "m"],
-) -> Probe:
-    X_c, noise, b = data.X[c], data.noise[c], np.asarray(data.b[c], np.float64)
-    K, k = wide(data.kernel, X_c, X_c), wide(data.kernel, X_c, jnp.asarray(x[None], data.X.dtype))[:, 0]
-    v = float(_diagonal(data.kernel, jnp.asarray(x[None], data.X.dtype))[0])
-    a = _solve(K + np.diag(noise), k)
-    added, local = np.zeros(r.shape[1]), np.zeros(r.shape[1])
-    if projection is not None:
-        m = projection.neighbours
-        coordinates = np.asarray(_coordinates(data.kernel, jnp.concatenate([X_c[:m], jnp.asarray(x[None])])), np.float64)
-        u = np.asarray(fade(np.sum((coordinates[:-1] - coordinates[-1]) ** 2, axis=1), projection.taper))
-        u = np.ones(m) if m in (1, data.X.shape[0]) else u
-        faded = u[:, None] * K[:m, :m] * u + np.diag(u**2 * noise[:m] + (1 - u**2) * v)
-        near = u * _solve(faded, u * k[:m])
-        added, local = near @ r[:m], near @ b[:m]
-    return Probe(a @ r, v - a @ k, added, local)
+def _tiles(
+    kernel: Kernel, x: Float64[np.ndarray, "p d"], Z: Float[np.ndarray, "N d"]
+) -> Iterator[tuple[slice, Float64[np.ndarray, "p t"], Float64[np.ndarray, "t"]]]:
+    """k(x, Z) in float64, some columns at a time: which they are, the matrix, and the variances k(z, z)."""
+    for start in range(0, len(Z), TILE):
+        rows = Z[start : start + TILE]
+        stop = start + len(rows)
+        if len(Z) > TILE:
+            rows = np.concatenate([rows, np.repeat(rows[-1:], TILE - len(rows), axis=0)])
+        with jax.enable_x64(True):
+            K, variance = _evaluated(kernel, jnp.asarray(x), jnp.asarray(rows, jnp.float64))
+            yield slice(start, stop), np.asarray(K)[:, : stop - start], np.asarray(variance)[: stop - start]
+
+
+@jax.jit
+def _evaluated(kernel: Kernel, x: Float[Array, "p d"], Z: Float[Array, "t d"]) -> tuple[Array, Array]:
+    return kernel(x, Z), kernel.diag(Z)
+
+
+@jax.jit
+def _blocks(kernel: Kernel, x: Float[Array, "p d"], X_c: Float[Array, "p m d"]) -> tuple[Array, Array]:
+    """K_cc of every point, and k(x, x)."""
+    return jax.lax.map(lambda X: kernel(X, X), X_c), kernel.diag(x)
+
+
+@jax.jit
+def _fades(
+    kernel: Kernel, x: Float[Array, "p d"], X_c: Float[Array, "p m d"], projection: Projection
+) -> Float[Array, "p m"]:
+    """How much each neighbour counts in the local projection."""
+    m = projection.neighbours
+    if projection.taper == 0 or m in (1, projection.X.shape[0]):
+        return jnp.ones(X_c.shape[:2])
+    place = kernel.coordinates
+    r2 = jax.vmap(lambda x, X: jnp.sum((place(X) - place(x[None])) ** 2, axis=1))(x, X_c)
+    return jax.vmap(lambda r2: fade(r2, projection.taper))(r2)
 
 
 def _solve(H: Float64[np.ndarray, "m m"], k: Float64[np.ndarray, "m"]) -> Float64[np.ndarray, "m"]:
-    """H⁻¹k, where rows that repeat each other make H singular to rounding with a little more on its diagonal."""
+    """H⁻¹k, with a little more on the diagonal of an H that is singular to rounding."""
     jitter = 0.0
     for _ in range(5):
         try:
@@ -147,103 +203,51 @@ def _solve(H: Float64[np.ndarray, "m m"], k: Float64[np.ndarray, "m"]) -> Float6
     return np.zeros_like(k)
 
 
-def _residual_rows(data: Data, weights: Weights, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n s"]:
-    """(b − Hw) of some rows, in float64."""
-    points = np.asarray(data.X, np.float64)[rows]
-    fitted = sum(K @ weights.values[at] for at, K in _tiles(data.kernel, points, weights.points))
-    own = np.zeros((len(rows), weights.values.shape[1]))
-    if weights.rows is None:
-        own = weights.values[rows]
-    else:
-        place = np.searchsorted(weights.rows, rows)
-        found = (place < len(weights.rows)) & (weights.rows[np.minimum(place, len(weights.rows) - 1)] == rows)
-        own[found] = weights.values[place[found]]
-    return np.asarray(data.b[rows], np.float64) - fitted - data.noise[rows, None] * own
-
-
-def _nearest(
-    kernel: Kernel, X: Float[Array, "N d"], x: Float64[np.ndarray, "p d"], num: int
-) -> tuple[Int[np.ndarray, "p m"], Float64[np.ndarray, "p m"]]:
-    """The rows that are most strongly correlated with each point, the strongest first, and the correlations."""
-    index, best = np.zeros((len(x), 0), int), np.zeros((len(x), 0))
-    for at, K in _tiles(kernel, x, X):
-        variance = np.asarray(_diagonal(kernel, X[at]), np.float64)
-        index = np.concatenate([index, np.broadcast_to(np.arange(at.start, at.start + K.shape[1]), K.shape)], axis=1)
-        best = np.concatenate([best, np.abs(K) / np.sqrt(variance)], axis=1)
-        if best.shape[1] > num:
-            kept = np.argpartition(-best, num - 1, axis=1)[:, :num]
-            index, best = (np.take_along_axis(a, kept, axis=1) for a in (index, best))
-    order = np.argsort(-best, axis=1, kind="stable")
-    return np.take_along_axis(index, order, axis=1), np.take_along_axis(best, order, axis=1)
-
-
-def _tiles(kernel: Kernel, x: Float[np.ndarray, "p d"], Z: Float[Array, "N d"]) -> Iterator[tuple[slice, np.ndarray]]:
-    """k(x, Z) in float64, some columns at a time, each part with the columns that it belongs to."""
-    Z = np.asarray(Z)
-    for start in range(0, len(Z), TILE):
-        rows = Z[start : start + TILE]
-        padded = np.concatenate([rows, np.repeat(rows[-1:], TILE - len(rows), axis=0)]) if len(Z) > TILE else rows
-        yield slice(start, start + len(rows)), _wide(kernel, x, padded)[:, : len(rows)]
-
-
-def _wide(kernel: Kernel, x: np.ndarray, z: np.ndarray) -> Float64[np.ndarray, "p t"]:
-    with jax.enable_x64(True):
-        return wide(kernel, jnp.asarray(x, jnp.float64), jnp.asarray(z, jnp.float64))
-
-
-@jax.jit
-def _diagonal(kernel: Kernel, X: Float[Array, "n d"]) -> Float[Array, "n"]:
-    return kernel.diag(X)
-
-
-@jax.jit
-def _coordinates(kernel: Kernel, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-    return kernel.coordinates(X)
-
-
 class Errors(NamedTuple):
-    """What a posterior is off by: its mean, rms in posterior standard deviations, and its variance, relatively."""
+    """By how much a posterior is off: its mean, rms in posterior standard deviations, and its variance, relatively."""
 
     mean: float
     variance: float
     bias: float
-    """The part of the variance's error that is not from the number of samples."""
+    """The part of the variance's error that is not due to the number of samples."""
 
 
-def errors(
+def estimate(
     probes: Probes,
     draws: Float64[np.ndarray, "p s"],
     mean: Float64[np.ndarray, "p t"],
     variance: Float64[np.ndarray, "p"],
-    has_local: bool,
 ) -> Errors:
     """From the probes, the prior draws there, and the mean and the variance that the posterior predicts there."""
     t, s = mean.shape[1], draws.shape[1]
-    v = np.clip(variance, 1e-12 * probes.variance, probes.variance)[:, None]
-    slope, samples = SLOPE, np.zeros(1)
+    v = np.clip(variance, 1e-6 * probes.variance, probes.variance)[:, None]
+    share, bias, spread = SLOPE, 0.0, 2 / max(s, 1)
     if s:
         deviations, guess = draws - probes.values[:, t:], probes.corrections[:, t:]
-        slope, samples = _slope(deviations / np.sqrt(v), guess / np.sqrt(v)), guess**2 / v
-    missing = slope * probes.corrections[:, :t] + probes.values[:, :t] - mean
+        share = float(slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
+        # The error of a sample is independent of its exact deviation, and adds to the variance.
+        bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
+        if probes.local is not None:
+            spread = 4 / s * (1 - _correlation2(deviations, draws - probes.local[:, t:]))
+    missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
-    excess = max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
-    bias = float(np.median(np.mean(slope**2 * samples, axis=-1))) + excess
-    spread = 2 / max(s, 1)
-    if has_local and s:
-        deviations, local = draws - probes.values[:, t:], draws - probes.local[:, t:]
-        common = np.sum(deviations * local, axis=1) ** 2
-        rho2 = common / np.maximum(np.sum(deviations**2, axis=1) * np.sum(local**2, axis=1), 1e-300)
-        spread = 4 / s * float(np.mean(1 - rho2))
+    bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 
 
-def _slope(deviations: Float64[np.ndarray, "p s"], guess: Float64[np.ndarray, "p s"]) -> float:
-    """Of the deviations on ê, with the prior of `SLOPE`; samples are independent of each other, points are not."""
-    size = np.sum(guess**2, axis=0)
-    if not size.sum() > 0:
-        return SLOPE
-    products = np.sum(deviations * guess, axis=0)
-    found = products.sum() / size.sum()
-    variance = np.sum((products - found * size) ** 2) / size.sum() ** 2
-    weight = 1 / max(variance, 1e-12), 1 / SLOPE_SPREAD**2
-    return max(0.5, float((weight[0] * found + weight[1] * SLOPE) / sum(weight)))
+def _correlation2(a: Float64[np.ndarray, "p s"], b: Float64[np.ndarray, "p s"]) -> float:
+    """The squared correlation of two columns at a point, averaged over the points."""
+    squares = np.sum(a**2, axis=1) * np.sum(b**2, axis=1)
+    return float(np.mean(np.sum(a * b, axis=1) ** 2 / np.where(squares > 0, squares, 1)))
+
+
+def slope(deviations: Float[Array, "p s"], guess: Float[Array, "p s"]) -> Float[Array, ""]:
+    """Of the deviations on a guess of their error, with the prior of `SLOPE` for what the samples cannot tell.
+
+    Samples are independent of each other, points are not: the variance of the slope is that between samples.
+    """
+    size, products = jnp.sum(guess**2, axis=0), jnp.sum(deviations * guess, axis=0)
+    total = jnp.where(jnp.sum(size) > 0, jnp.sum(size), 1)
+    found = jnp.sum(products) / total
+    told = jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
+    return jnp.maximum(0.5, (found / told + SLOPE / SLOPE_SPREAD**2) / (1 / told + 1 / SLOPE_SPREAD**2))

@@ -4,7 +4,6 @@ import dataclasses
 import warnings
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.accuracy import Data, Errors, Weights, compare, errors
+from pathgp.accuracy import Errors, Solved, compare, estimate
 from pathgp.checkpoint import Checkpoint, slot_of
 from pathgp.functions import Canonical, Function
 from pathgp.local import Local, Projection
@@ -406,22 +405,26 @@ def _with_errors(posterior: Posterior) -> Posterior:
 
 def estimated_errors(posterior: Posterior) -> Errors:
     """What the posterior is off by, estimated at a few points."""
-    system, solution, t = posterior.system, posterior.solution, posterior.num_targets
+    system, solution = posterior.system, posterior.solution
     host = lambda columns: np.asarray(system.collected(columns))
-    residual = None if solution.residual is None else host(solution.residual)
-    X, noise, b = (host(a) for a in (system.X, system.noise_diagonal, posterior.targets.total))
-    data = Data(posterior.gp.kernel, jnp.asarray(X), noise.astype(np.float64), b, residual)
     at_rows = solution.rows is None
-    points, values = (host(a) if at_rows else np.asarray(a) for a in (solution.points, solution.weights))
-    weights = Weights(points, values.astype(np.float64), None if at_rows else np.asarray(solution.rows))
-    probes = compare(data, weights, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
+    solved = Solved(
+        kernel=posterior.gp.kernel,
+        X=host(system.X),
+        noise=host(system.noise_diagonal),
+        b=host(posterior.targets.total),
+        residual=None if solution.residual is None else host(solution.residual),
+        points=host(solution.points) if at_rows else np.asarray(solution.points),
+        weights=host(solution.weights) if at_rows else np.asarray(solution.weights),
+        rows=None if at_rows else np.asarray(solution.rows),
+    )
+    probes = compare(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
     draws = np.asarray(posterior.prior(probes.x), np.float64)
     if posterior.num_samples:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
     else:
         mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
-    mean = mean.reshape(-1, t) - float(posterior.level)
-    return errors(probes, draws, mean, variance, has_local=posterior.projection is not None)
+    return estimate(probes, draws, mean.reshape(len(mean), -1) - float(posterior.level), variance)
 
 
 def _warn_of_errors(found: Errors, info: Info) -> None:

@@ -21,6 +21,7 @@ from pathgp.functions import Canonical, Function
 from pathgp.gp import Posterior
 from pathgp.kernels.tanimoto import MinHash, Tanimoto
 from pathgp.local import Local, Projection
+from pathgp.precision import dtype_of, working_in
 from pathgp.predictive import Predictive
 from pathgp.scaling import Scaling
 from pathgp.system import System
@@ -40,11 +41,12 @@ def check(value: Any) -> None:
         for field in fields:
             if (converter := field.metadata.get("converter")) is not None:
                 converter(_on_host(values[field.name]))
-    for base in cls.__mro__:
-        if "__check_init__" in vars(base):
-            vars(base)["__check_init__"](value)
-        if base in RULES:
-            RULES[base](value)
+    with working_in(dtype_of(value)):
+        for base in cls.__mro__:
+            if "__check_init__" in vars(base):
+                vars(base)["__check_init__"](value)
+            if base in RULES:
+                RULES[base](value)
 
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str) -> None:

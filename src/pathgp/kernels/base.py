@@ -152,3 +152,12 @@ class Product(Kernel):
         right = self.right.spectrum(right_key, num, dim)
         pair = jax.random.permutation(pair_key, num)
         return Spectrum(left.frequencies + right.frequencies[pair], num * left.power * right.power[pair])
+
+
+def has_coordinates(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
+    """Whether neighbours can be found with this kernel."""
+    try:
+        kernel.coordinates(X[:1])
+    except TypeError:
+        return False
+    return True

@@ -2,9 +2,11 @@
 
 from pathgp.solvers.auto import Auto
 from pathgp.solvers.base import (
+    AccuracyWarning,
     ConvergenceWarning,
     DivergenceError,
     Every,
+    HandOverWarning,
     Info,
     Iterative,
     Snapshot,
@@ -31,11 +33,13 @@ __all__ = [
     "SGD",
     "SGPR",
     "SVGP",
+    "AccuracyWarning",
     "Auto",
     "Cholesky",
     "ConvergenceWarning",
     "DivergenceError",
     "Every",
+    "HandOverWarning",
     "InducingCG",
     "InducingCholesky",
     "InducingSGD",

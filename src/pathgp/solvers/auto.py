@@ -2,14 +2,18 @@
 
 import dataclasses
 import logging
+import warnings
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.kernels.base import has_coordinates
 from pathgp.local import Local
-from pathgp.solvers.base import Every, Solution, Solver
+from pathgp.memory import memory_limit
+from pathgp.solvers.base import ConvergenceWarning, DivergenceError, Every, HandOverWarning, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.subset import SubsetOfData
@@ -17,7 +21,12 @@ from pathgp.system import System, Targets
 
 logger = logging.getLogger("pathgp")
 
-EXACT_ROWS = 4000
+EXACT_ROWS, EXACT_ROWS_FLOAT64 = 4000, 8000
+"""Up to here a factorisation takes no longer than the passes that projections need."""
+HAND_OVER_ROWS = 20_000
+"""Up to here a factorisation takes the place of projections that do not converge, if there is memory for it."""
+ROWS_PER_PASS = 300
+"""Of as many rows each, a factorisation takes as long as one pass over the data."""
 PROJECTED_ROWS = 250_000
 SUBSET_ROWS = 25_000
 
@@ -31,20 +40,20 @@ class Choice(NamedTuple):
 
 
 class Auto(Solver):
-    """Exact up to 4000 rows; up to 250,000 block projections, above that on a subset of the rows.
+    """Exact up to 4000 rows (8000 in float64); up to 250,000 block projections, above that on a subset of the rows.
 
     All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
-    without. Projections go on until a pass over the data changes predictions at the data by less than `settle` times
-    what they leave unexplained, or leaves a relative residual within `tolerance`, or `passes` or `max_seconds` are used
-    up.
+    without. Projections end when the estimated error of the mean is below `error` posterior standard deviations, or
+    the relative residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
+    factorisation takes over where they do not converge, which is warned of.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
 
     local: Local | None = Local()
     passes: int = 60
-    settle: float = 0.0625
-    tolerance: float = 0.001
+    error: float = 0.03
+    tolerance: float = 1e-5
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
@@ -54,12 +63,11 @@ class Auto(Solver):
         """The solver for a system, and the reason."""
         N = system.size
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
-        if N <= EXACT_ROWS:
+        if (EXACT_ROWS_FLOAT64 if system.X.dtype == jnp.float64 else EXACT_ROWS) >= N:
             local = None if why_not else self.local
             return Choice(Cholesky(), local, f"{N} rows are few enough to solve exactly")
-        projections = SAP(
-            passes=self.passes, settle=self.settle, tolerance=self.tolerance, max_seconds=self.max_seconds
-        )
+        passes = self.passes if not _can_factorise(system) else min(self.passes, max(8, N // ROWS_PER_PASS))
+        projections = SAP(passes=passes, error=self.error, tolerance=self.tolerance, max_seconds=self.max_seconds)
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
         few = dataclasses.replace(projections, block_size=1024, local=self.local)
@@ -91,17 +99,38 @@ class Auto(Solver):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """What the chosen solver returns, with the reason in its info."""
+        """What the chosen solver returns, with the reason in its info; exact where that does not converge."""
         solver, _, reason = self.choose(system)
         logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
-        solution = solver.solve(system, targets, key=key, init=init, observe=observe, progress=progress, saved=saved)
+        try:
+            with warnings.catch_warnings():
+                if _can_factorise(system):
+                    warnings.simplefilter("ignore", ConvergenceWarning)  # there is another way
+                solution = solver.solve(
+                    system, targets, key=key, init=init, observe=observe, progress=progress, saved=saved
+                )
+            info, failed = solution.info, None
+        except DivergenceError as error:
+            if not _can_factorise(system):
+                raise
+            solution, info, failed = None, None, str(error)
+        if info is not None and not bool(jnp.all(info.converged)) and info.seconds < self.max_seconds:
+            failed = f"{info.solver} did not converge in {info.passes:.0f} passes over the data"
+        if solution is None or (failed and _can_factorise(system)):
+            reason = f"{failed}, so that {system.size} rows were factorised"
+            warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)
+            solution = Cholesky().solve(system, targets, key=key, progress=progress)
         return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
+
+
+def _can_factorise(system: System) -> bool:
+    """Whether a float64 matrix of all pairs, and a copy of a part of it, fit into memory."""
+    limit = memory_limit()
+    return system.size <= HAND_OVER_ROWS and (limit is None or 12 * system.size**2 < limit)
 
 
 def _no_coordinates(system: System) -> str | None:
     """Why neighbours cannot be found with this kernel, if they cannot."""
-    try:
-        system.kernel.coordinates(system.X[:1])
-    except TypeError:
-        return f"{type(system.kernel).__name__} has no coordinates to find neighbours by"
-    return None
+    if has_coordinates(system.kernel, system.X):
+        return None
+    return f"{type(system.kernel).__name__} has no coordinates to find neighbours by"

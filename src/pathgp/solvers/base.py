@@ -1,5 +1,6 @@
 """What a solver is, what it returns, and the one loop that all iterative solvers share."""
 
+import logging
 import time
 import warnings
 from abc import abstractmethod
@@ -19,6 +20,8 @@ from pathgp.sharding import any_process
 from pathgp.solvers.variational import Variational
 from pathgp.system import System, Targets
 
+logger = logging.getLogger("pathgp")
+
 
 class ConvergenceWarning(UserWarning):
     """A solve ended before its residual reached the tolerance."""
@@ -26,6 +29,10 @@ class ConvergenceWarning(UserWarning):
 
 class AccuracyWarning(UserWarning):
     """A posterior is estimated to be further from the exact one than is promised."""
+
+
+class HandOverWarning(UserWarning):
+    """The solver that was chosen did not converge, and another one took over."""
 
 
 class DivergenceError(FloatingPointError):
@@ -50,10 +57,10 @@ class Info(eqx.Module):
     """Why this solver was chosen, where it was not chosen by the user; and what a solver had to add to go on."""
     precision: str = eqx.field(static=True, default="float32")
     """The dtype of the weights, and of everything that is computed with them."""
-    mean_error: float = float("nan")
-    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.accuracy`); NaN with
+    mean_error: float | None = None
+    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.accuracy`); None with
     inducing points, which approximate another posterior."""
-    variance_error: float = float("nan")
+    variance_error: float | None = None
     """The estimated relative error of `posterior.variance`, of which √(2/num_samples) is from the number of samples
     where there is no local projection to compare with."""
 
@@ -164,6 +171,11 @@ class Solver(eqx.Module):
 
 
 MORE = "allow more steps or take another solver"
+GROWN = 2.0
+"""A column whose residual is this many times its smallest so far is taken back to there."""
+MOST_RESTARTS = 3
+ROUNDED = 1e-3
+"""By how much the relative residual of zero weights may be off, as it is estimated or rounded."""
 HALVED = 0.5
 """What one renewal of the residual must leave of that of another, else precision is used up."""
 
@@ -228,6 +240,19 @@ class Iterative(Solver):
         """The state with its residual computed from the weights."""
         return state
 
+    def restarted(
+        self,
+        plan: Any,
+        system: System,
+        targets: Targets,
+        state: Any,
+        weights: Float[Array, "N s"],
+        residual: Float[Array, "N s"] | None,
+        grown: Bool[Array, "s"],
+    ) -> Any:
+        """The state in which columns that have grown begin again at these weights, without momentum."""
+        return state
+
     def verdict(
         self, relative: Float[Array, "s"], plan: Any, system: System, targets: Targets, state: Any
     ) -> Bool[Array, "s"]:
@@ -261,7 +286,8 @@ class Iterative(Solver):
 
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
-        done, seconds = 0, 0.0
+        best = _Best(relative, _weights(method, plan, state), residual)
+        done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
         before = None if saved is None else saved.restore((state, converged))
         if before is not None:
@@ -288,8 +314,12 @@ class Iterative(Solver):
             done += advanced
             if done % check == 0 or done == last:
                 relative, residual = _residual(method, plan, system, targets, state)
-                self._refuse_divergence(relative, done)
-                converged = self.verdict(relative, plan, system, targets, state)
+                best, grown = _better(best, relative, _weights(method, plan, state), residual, converged)
+                if bool(jnp.any(grown)) and restarts < MOST_RESTARTS:
+                    state, restarts = _restarted(method, plan, system, targets, state, best, grown), restarts + 1
+                    relative, residual = _residual(method, plan, system, targets, state)
+                    logger.info("%s restarts %d columns whose residual grew.", type(self).__name__, int(grown.sum()))
+                converged = converged | self.verdict(relative, plan, system, targets, state)
                 if self.recursive and bool(jnp.all(converged)):
                     state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
                     relative, residual = _residual(method, plan, system, targets, state)
@@ -309,11 +339,15 @@ class Iterative(Solver):
             converged = self.verdict(relative, plan, system, targets, state)
         if done % check and done < last:  # out of time between two looks at the residual
             relative, residual = _residual(method, plan, system, targets, state)
-            self._refuse_divergence(relative, done)
             converged = self.verdict(relative, plan, system, targets, state)
         if bar is not None:
             bar.close()
-        weights = jax.block_until_ready(_weights(method, plan, state))
+        weights = _weights(method, plan, state)
+        best, grown = _better(best, relative, weights, residual, converged)
+        if bool(jnp.any(grown)):
+            relative, weights, residual = _chosen(best, relative, weights, residual, grown)
+        self._refuse_divergence(relative, done)
+        jax.block_until_ready(weights)
         seconds = time.perf_counter() - clock
         taken = done, done * passes + renewals, seconds
         info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
@@ -325,11 +359,48 @@ class Iterative(Solver):
         return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
 
     def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
-        if not bool(jnp.all(jnp.isfinite(relative))):
+        worst = float(jnp.max(relative))
+        if not worst <= 1 + ROUNDED:
             raise DivergenceError(
-                f"{type(self).__name__} diverged: after {step} steps the residual is not finite. Take a smaller step "
-                "size, more noise, or another solver."
+                f"{type(self).__name__} diverged: after {step} steps the relative residual is {worst:.1e}, and zero "
+                "weights have 1. Take a smaller step size, more noise, or another solver such as solvers.Auto()."
             )
+
+
+class _Best(eqx.Module):
+    """The iterate of each column with the smallest relative residual so far."""
+
+    relative: Float[Array, "s"]
+    weights: Float[Array, "N s"]
+    residual: Float[Array, "N s"] | None
+
+
+@eqx.filter_jit
+def _better(
+    best: _Best, relative: Array, weights: Array, residual: Array | None, frozen: Array
+) -> tuple[_Best, Bool[Array, "s"]]:
+    """The best iterates, and the columns whose present one is far worse than their best or not finite."""
+    is_better = relative < best.relative
+    take = lambda new, old: jnp.where(is_better, new, old)
+    kept = None if residual is None or best.residual is None else take(residual, best.residual)
+    new = _Best(take(relative, best.relative), take(weights, best.weights), kept)
+    return new, ~(relative <= GROWN * new.relative) & ~frozen
+
+
+@eqx.filter_jit
+def _chosen(best: _Best, relative: Array, weights: Array, residual: Array | None, grown: Array) -> tuple:
+    """The best iterate of the columns that have grown, the present one of the others."""
+    take = lambda old, new: jnp.where(grown, old, new)
+    kept = None if residual is None or best.residual is None else take(best.residual, residual)
+    return take(best.relative, relative), take(best.weights, weights), kept
+
+
+@eqx.filter_jit
+def _restarted(
+    solver: Iterative, plan: Any, system: System, targets: Targets, state: Any, best: _Best, grown: Array
+) -> Any:
+    again = solver.restarted(plan, system, targets, state, best.weights, best.residual, grown)
+    return system.constrained(again)
 
 
 def warn_unless_converged(info: Info, advice: str = MORE) -> None:
@@ -340,8 +411,8 @@ def warn_unless_converged(info: Info, advice: str = MORE) -> None:
         warnings.warn(
             f"{info.solver} did not reach the tolerance {info.tolerance:.1e} in {info.steps} steps ({info.passes:.1f} "
             f"passes over the data): {missed.size} of {info.relative_residual.size} columns are above the tolerance, "
-            f"and the largest of their relative residuals is {worst:.1e}. Predictions can be good all the same; for a "
-            f"smaller residual {advice}.",
+            f"and the largest of their relative residuals is {worst:.1e}. For a smaller residual {advice}; "
+            "`posterior.info.mean_error` has the estimated error of predictions.",
             ConvergenceWarning,
             stacklevel=3,
         )

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.sharding import over_rows, take
@@ -74,6 +74,20 @@ class CG(Iterative):
     def renewed(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
         """A beginning at the present weights."""
         return _begun(plan, state.w, targets.total - system @ state.w)
+
+    def restarted(
+        self,
+        plan: Any,
+        system: System,
+        targets: Targets,
+        state: _State,
+        weights: Float[Array, "N s"],
+        residual: Float[Array, "N s"] | None,
+        grown: Bool[Array, "s"],
+    ) -> _State:
+        """Columns that have grown begin again at other weights, with a residual computed from these."""
+        again = _begun(plan, weights, targets.total - system @ weights)
+        return jax.tree.map(lambda new, old: jnp.where(grown, new, old), again, state)
 
     def step(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
         """One iteration for every column."""

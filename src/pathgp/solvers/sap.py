@@ -9,13 +9,15 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
+from pathgp.accuracy import slope
+from pathgp.kernels.base import has_coordinates
 from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods
 from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
-from pathgp.tiles import product_of_rows
+from pathgp.tiles import product_of_rows, split_product
 
 PROBES = 256
 
@@ -29,17 +31,18 @@ class _Plan(eqx.Module):
     order: Int[Array, "N"]
     padded: Int[Array, "P"]
     inverse_factors: Float[Array, "k b b"] | None
-    probes: "_Probes | None"
+    probes: "_Probes"
     rows: int = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
 
 
 class _Probes(eqx.Module):
-    """Some rows of the data, and the local projection at them."""
+    """Points between rows, the prior draws there (zero for a mean), and the local projection at them."""
 
-    rows: Int[Array, "p"]
-    neighbours: Int[Array, "p m"]
-    coefficients: Float[Array, "p m"]
+    x: Float[Array, "p d"]
+    draws: Float[Array, "p s"]
+    neighbours: Int[Array, "p m"] | None
+    coefficients: Float[Array, "p m"] | None
 
 
 class _Iterate(eqx.Module):
@@ -51,8 +54,14 @@ class _State(eqx.Module):
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
-    unfitted: Float[Array, "p s"]
-    change: Float[Array, "s"]
+    values: Float[Array, "p s"]
+    """k(x, X)w̄ at the probes after the last pass, with what the local projection adds."""
+    error: Float[Array, "s"]
+    """The estimated error of the values, rms in posterior standard deviations."""
+    age: Float[Array, "s"]
+    """Steps of each column since its momentum began."""
+    plain: Float[Array, "s"]
+    """One for a column that has no momentum any more, because its residual grew with it; else zero."""
     sequence: Int[Array, "k"]
     steps: Int[Array, ""]
     key: PRNGKeyArray
@@ -75,12 +84,14 @@ class SAP(Iterative):
 
         w ← z + d,    v ← v + γd,    γ = max(1, (t + 2)/2n).
 
-    The first two passes are those of the plain method.
+    The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
+    on without acceleration, which rounding makes unstable where there is little noise.
 
-    A pass that changes the fitted values Kw̄ of a column by less than `settle` times what they leave unexplained,
-    ‖b − Kw̄‖, ends its solve, as does a residual within `tolerance`: what is left then lies in directions that hardly
-    matter to predictions. Where `local` is to finish the solve, it does so for the fitted values of that rule too, at
-    `PROBES` rows.
+    After every pass the error of the values k(x, X)w̄ at `PROBES` points is estimated from what the pass changed: the
+    deviations f(x) − k(x, X)w̄ of the samples, which would be independent of the change if they were exact, tell how
+    much of it is still to come (`pathgp.accuracy`). A column is done when its estimated error is below `error`
+    posterior standard deviations, thrice that for samples, or its relative residual within `tolerance`. Where `local`
+    is to finish the solve, it does so for these values too.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -90,16 +101,16 @@ class SAP(Iterative):
     visit if they would take more.
     """
 
-    passes: int = 20
+    passes: int = 40
     block_size: int = 2048
     averaging: float | None = 4.0
     accelerated: bool = True
     factor_bytes: int = 512 * 2**20
-    tolerance: float = 0.01
-    settle: float = 0.0
+    tolerance: float = 1e-5
+    error: float = 0.03
     local: Local | None = None
     max_seconds: float = float("inf")
-    limits: ClassVar[tuple[str, ...]] = ("passes", "settle", *Iterative.limits)
+    limits: ClassVar[tuple[str, ...]] = ("passes", "error", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -122,7 +133,7 @@ class SAP(Iterative):
         rows = padded_rows(system.mesh, number * size)
         padded = jnp.pad(order, (0, rows - system.size), mode="edge")
         valid = jnp.arange(rows) < system.size
-        probes = None if self.local is None else _probes(self.local, system, order)
+        probes = _probes(self.local, system, targets, order)
         X, noise = constrained(system.mesh, (system.X[padded], system.noise_diagonal[padded]), rows)
         plan = _Plan(X, noise, valid, order, padded, None, probes, system.X.shape[0], system.mesh)
         if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
@@ -161,9 +172,10 @@ class SAP(Iterative):
         r = targets.total if init is None else targets.total - system @ init
         w, r = constrained(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
         number, _ = self.blocks(system)
-        first, change = _Iterate(w, r), jnp.full(w.shape[1], jnp.inf, w.dtype)
-        unfitted = _unfitted(plan, first)
-        return _State(first, first, first, unfitted, change, jnp.arange(number), jnp.zeros((), int), key)
+        first, zeros = _Iterate(w, r), jnp.zeros(w.shape[1], w.dtype)
+        values = _values(plan, system, first)
+        steps = jnp.zeros((), int)
+        return _State(first, first, first, values, zeros + jnp.inf, zeros, zeros, jnp.arange(number), steps, key)
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One block projection."""
@@ -174,26 +186,43 @@ class SAP(Iterative):
             lambda: (state.key, state.sequence),
         )
         start = sequence[state.steps % number] * size
-        if not self.accelerated:
-            d, Hd = self._project(plan, system, state.iterate.r, start, size)
-            iterate = momentum = _moved(plan, state.iterate, d, Hd, start)
-        else:
-            gamma = jnp.maximum(1, (state.steps + 2) / (2 * number))
-            alpha = 1 / (gamma * number)
-            z = _between(state.iterate, state.momentum, alpha)
-            d, Hd = self._project(plan, system, z.r, start, size)
-            iterate = _moved(plan, z, d, Hd, start)
-            momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start)
-        rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.steps + self.averaging + 1)
+        gamma = jnp.maximum(1, (state.age + 2) / (2 * number))
+        alpha = jnp.where(state.plain > 0, 0, 1 / (gamma * number)) if self.accelerated else 0.0
+        z = _between(state.iterate, state.momentum, alpha)
+        d, Hd = self._project(plan, system, z.r, start, size)
+        iterate = _moved(plan, z, d, Hd, start)
+        momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
+        rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
         average = _between(state.average, iterate, rate)
         steps = state.steps + 1
-        unfitted, change = jax.lax.cond(
+        values, error = jax.lax.cond(
             steps % number == 0,
-            lambda: _change(_unfitted(plan, average), state.unfitted),
-            lambda: (state.unfitted, state.change),
+            lambda: _with_error(plan, targets, _values(plan, system, average), state.values),
+            lambda: (state.values, state.error),
         )
-        state = _State(iterate, momentum, average, unfitted, change, sequence, steps, key)
+        state = _State(iterate, momentum, average, values, error, state.age + 1, state.plain, sequence, steps, key)
         return constrained(system.mesh, state, plan.X.shape[0])
+
+    def restarted(
+        self,
+        plan: _Plan,
+        system: System,
+        targets: Targets,
+        state: _State,
+        weights: Float[Array, "N s"],
+        residual: Float[Array, "N s"] | None,
+        grown: Bool[Array, "s"],
+    ) -> _State:
+        """Columns that have grown begin again at other weights, without momentum."""
+        padding = ((0, plan.X.shape[0] - system.size), (0, 0))
+        r = targets.total - system @ weights if residual is None else residual
+        best = _Iterate(*(jnp.pad(x[plan.order], padding) for x in (weights, r)))
+        back = lambda old: jax.tree.map(lambda a, b: jnp.where(grown, a, b), best, old)
+        iterate, momentum, average = map(back, (state.iterate, state.momentum, state.average))
+        values = jnp.where(grown, _values(plan, system, best), state.values)
+        error = jnp.where(grown, jnp.inf, state.error)
+        age, plain = jnp.where(grown, 0, state.age), jnp.where(grown, 1, state.plain)
+        return _State(iterate, momentum, average, values, error, age, plain, state.sequence, state.steps, state.key)
 
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
@@ -226,8 +255,9 @@ class SAP(Iterative):
     def verdict(
         self, relative: Float[Array, "s"], plan: _Plan, system: System, targets: Targets, state: _State
     ) -> Bool[Array, "s"]:
-        """Within the tolerance, or settled."""
-        return (relative <= self.tolerance) | (state.change <= self.settle * jnp.linalg.norm(state.unfitted, axis=0))
+        """Within the tolerance, or as exact as is asked for."""
+        is_mean = jnp.arange(relative.shape[0]) < targets.num_means
+        return (relative <= self.tolerance) | (state.error <= jnp.where(is_mean, self.error, 3 * self.error))
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
@@ -235,27 +265,48 @@ class SAP(Iterative):
         return self.passes * number, number, 1 / number
 
 
-def _unfitted(plan: _Plan, iterate: _Iterate) -> Float[Array, "p s"]:
-    """b − Kw = r + Σw; at the probes less what the local projection adds to Kw."""
-    unfitted = iterate.r + plan.noise[:, None] * iterate.w
-    if plan.probes is None:
-        return unfitted
-    local = jnp.einsum("pm,pms->ps", plan.probes.coefficients, iterate.r[plan.probes.neighbours])
-    return unfitted[plan.probes.rows] - local
+def _values(plan: _Plan, system: System, iterate: _Iterate) -> Float[Array, "p s"]:
+    """k(x, X)w at the probes, with what the local projection adds."""
+    probes = plan.probes
+    values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
+    if probes.neighbours is None:
+        return values
+    return values + jnp.einsum("pm,pms->ps", probes.coefficients, iterate.r[probes.neighbours])
 
 
-def _probes(local: Local, system: System, order: Int[Array, "N"]) -> _Probes:
-    """Rows evenly spaced in the order of the blocks, and their neighbours' places in it."""
+def _with_error(
+    plan: _Plan, targets: Targets, new: Float[Array, "p s"], old: Float[Array, "p s"]
+) -> tuple[Float[Array, "p s"], Float[Array, "s"]]:
+    """The new values, and their estimated error from what the last pass changed."""
+    means, change = targets.num_means, new - old
+    deviations = (plan.probes.draws - new)[:, means:]
+    if deviations.shape[1] == 0:  # no samples to tell: as if the next passes changed twice as much as this one
+        scale = jnp.sqrt(jnp.mean(new**2, axis=0))
+        return new, 2 * jnp.sqrt(jnp.mean(change**2, axis=0)) / jnp.where(scale > 0, scale, 1)
+    v = jnp.mean(deviations**2, axis=1, keepdims=True)
+    unit = jnp.where(v > 0, jnp.sqrt(v), 1)
+    share = slope(deviations / unit, change[:, means:] / unit)
+    return new, share * jnp.sqrt(jnp.mean((change / unit) ** 2, axis=0))
+
+
+def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
+    """Points between a row and its neighbour, and the places of their neighbours in the order of the blocks."""
     number = min(PROBES, system.size)
-    rows = jnp.arange(number) * system.size // number
+    rows = order[jnp.arange(number) * system.size // number]
+    A = system.inputs(rows)
+    x = A
+    if has_coordinates(system.kernel, A):
+        search = Exhaustive(system.kernel.coordinates(system.everywhere(system.X)))
+        partners = search.nearest(system.kernel.coordinates(A), min(2, system.size))[:, -1]
+        x = (A + system.inputs(partners)) / 2
+    draws = jnp.zeros((number, targets.num_means), x.dtype)
+    if targets.draws is not None:
+        draws = jnp.concatenate([draws, targets.draws.features.apply(x, targets.draws.weights)], axis=1)
+    if local is None:
+        return _Probes(x, draws, None, None)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
-    coefficients, neighbours = local.projection(system, search=Exhaustive).coefficients(system.X[order[rows]])
-    return _Probes(rows, places[neighbours], coefficients)
-
-
-def _change(new: Float[Array, "p s"], old: Float[Array, "p s"]) -> tuple[Float[Array, "p s"], Float[Array, "s"]]:
-    """The new values, and how far each column moved."""
-    return new, jnp.linalg.norm(new - old, axis=0)
+    coefficients, neighbours = local.projection(system, search=Exhaustive).coefficients(x)
+    return _Probes(x, draws, places[neighbours], coefficients)
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.solvers.base import Iterative
@@ -23,6 +23,8 @@ class _State(eqx.Module):
     alpha: Float[Array, "N s"]
     velocity: Float[Array, "N s"]
     average: Float[Array, "N s"]
+    damping: Float[Array, "s"]
+    """Of the step size of each column, which is halved when its residual grows."""
     batches: Batches
 
 
@@ -64,17 +66,34 @@ class SDD(Iterative):
     ) -> _State:
         """Zero weights, or those of a warm start."""
         alpha = jnp.zeros_like(targets.signal) if init is None else init
-        return _State(alpha, jnp.zeros_like(alpha), alpha, Batches.start(key, system.size))
+        damping = jnp.ones(alpha.shape[1], alpha.dtype)
+        return _State(alpha, jnp.zeros_like(alpha), alpha, damping, Batches.start(key, system.size))
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One step on the coordinates of a batch."""
         batch, batches = state.batches.next(min(self.batch_size, system.size))
         ahead = state.alpha + self.momentum * state.velocity
         g = -system.residual_rows(batch, targets, ahead) / batch.shape[0]
-        velocity = (self.momentum * state.velocity).at[batch].add(-plan.step_size * g)
+        velocity = (self.momentum * state.velocity).at[batch].add(-plan.step_size * state.damping * g)
         alpha = state.alpha + velocity
         rate = min(1.0, self.averaging / self.steps)
-        return _State(alpha, velocity, rate * alpha + (1 - rate) * state.average, batches)
+        average = rate * alpha + (1 - rate) * state.average
+        return _State(alpha, velocity, average, state.damping, batches)
+
+    def restarted(
+        self,
+        plan: _Plan,
+        system: System,
+        targets: Targets,
+        state: _State,
+        weights: Float[Array, "N s"],
+        residual: Float[Array, "N s"] | None,
+        grown: Bool[Array, "s"],
+    ) -> _State:
+        """Columns that have grown begin again at other weights, at rest and with half the step size."""
+        alpha, average = (jnp.where(grown, weights, x) for x in (state.alpha, state.average))
+        damping = jnp.where(grown, state.damping / 2, state.damping)
+        return _State(alpha, jnp.where(grown, 0, state.velocity), average, damping, state.batches)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:
         """The averaged iterate ᾱ."""

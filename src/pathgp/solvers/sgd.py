@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from pathgp import checks
 from pathgp.solvers.base import Iterative
@@ -112,6 +112,23 @@ class SGD(Iterative):
         alpha = jax.tree.map(jnp.add, state.alpha, update)
         average = state.average + min(1.0, self.averaging / self.steps) * (alpha - state.average)
         return _State(alpha, average, optimizer, batches, key)
+
+    def restarted(
+        self,
+        plan: Any,
+        system: System,
+        targets: Targets,
+        state: _State,
+        weights: Float[Array, "N s"],
+        residual: Float[Array, "N s"] | None,
+        grown: Bool[Array, "s"],
+    ) -> _State:
+        """Columns that have grown begin again at other weights, with the optimizer as at the start."""
+        is_column = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.shape == weights.shape
+        back = lambda new, old: jnp.where(grown, new, old) if is_column(old) else old
+        optimizer = jax.tree.map(back, self.transformation(targets).init(weights), state.optimizer)
+        alpha, average = (jnp.where(grown, weights, x) for x in (state.alpha, state.average))
+        return _State(alpha, average, optimizer, state.batches, state.key)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:
         """The averaged iterate ᾱ."""
