@@ -1,9 +1,11 @@
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
-from pathgp.files import write_atomically
+from pathgp.files import locked, write_atomically
 
 
 def test_a_file_is_replaced_whole_with_ordinary_permissions(tmp_path):
@@ -45,3 +47,59 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere is missing: make it first"):
         write_atomically(tmp_path / "nowhere" / "figures.json", b"new")
+
+
+WRITER = """
+import pathlib, sys
+from pathgp.files import replacing
+with replacing(pathlib.Path(sys.argv[1])) as beside:
+    beside.write_text("half")
+    print(beside.name, flush=True)
+    sys.stdin.readline()
+    beside.write_text("whole")
+"""
+
+
+def start_writer(path):
+    """A process that has written half a file, and the name of its temporary file."""
+    command, environment = [sys.executable, "-c", WRITER, str(path)], {"PYTHONPATH": ":".join(sys.path)}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    return process, process.stdout.readline().strip()
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_temporary_file_of_a_killed_writer_is_deleted_by_the_next(tmp_path):
+    path, other = tmp_path / "model", tmp_path / ".other.0123456789ab"
+    other.touch()
+    process, temporary = start_writer(path)
+    with process:
+        process.kill()
+    assert names(tmp_path) == {temporary, other.name}
+    write_atomically(path, b"next")
+    assert names(tmp_path) == {path.name, other.name}
+
+
+def test_the_temporary_file_of_a_live_writer_is_left_alone(tmp_path):
+    path = tmp_path / "model"
+    process, temporary = start_writer(path)
+    with process:
+        write_atomically(path, b"quicker")
+        assert names(tmp_path) == {path.name, temporary}
+        process.communicate("\n")
+    assert process.returncode == 0
+    assert names(tmp_path) == {path.name}
+    assert path.read_text() == "whole"
+
+
+def test_a_lock_has_one_holder_at_a_time_and_may_be_deleted_by_it(tmp_path):
+    path = tmp_path / "lock"
+    with locked(path):
+        with pytest.raises(BlockingIOError), locked(path):
+            pass
+        path.unlink()
+    with locked(path):
+        assert path.exists()

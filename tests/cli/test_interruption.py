@@ -64,25 +64,33 @@ def test_predictions_that_are_stopped_leave_the_file_that_was_there(fitted, tmp_
     assert "stopped" in capsys.readouterr().err
 
 
-def test_termination_clears_away_what_is_half_written(fitted, tmp_path, monkeypatch):
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def number(request):
+    """A signal that is not ignored, as SIGHUP is below nohup."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_termination_clears_away_what_is_half_written(fitted, tmp_path, monkeypatch, number):
     from pathgp.cli import models
 
     predict, seen = models.Fitted.predict, []
 
     def terminate_at_the_second(self, X):
         if seen:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         seen.extend(path.name for path in tmp_path.iterdir())
         return predict(self, X)
 
     monkeypatch.setattr(models.Fitted, "predict", terminate_at_the_second)
-    out, before = tmp_path / "predictions.csv", signal.getsignal(signal.SIGTERM)
+    out, before = tmp_path / "predictions.csv", signal.getsignal(number)
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(fitted.model), str(fitted.test), "--chunk", "8", "--out", str(out)])
-    assert stop.value.code == 143
+    assert stop.value.code == 128 + number
     assert seen, "the test needs a file that is being written"
     assert not list(tmp_path.iterdir())
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.slow

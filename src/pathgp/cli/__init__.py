@@ -114,12 +114,18 @@ def _warnings_as_sentences() -> Iterator[None]:
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """SIGTERM unwinds the stack, so that what is half written is cleared away; only the main thread may ask for it."""
+    """SIGTERM and SIGHUP unwind the stack, so that temporary files are deleted; only the main thread may ask for it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    stops = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {
+        number: signal.signal(number, lambda number, _: sys.exit(128 + number))
+        for number in stops
+        if signal.getsignal(number) != signal.SIG_IGN  # as nohup has it
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
