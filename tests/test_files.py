@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pathgp.files import locked, write_atomically
+from pathgp.files import locked, replacing, write_atomically
 
 
 def test_a_file_is_replaced_whole_with_ordinary_permissions(tmp_path):
@@ -103,3 +103,29 @@ def test_a_lock_has_one_holder_at_a_time_and_may_be_deleted_by_it(tmp_path):
         path.unlink()
     with locked(path):
         assert path.exists()
+
+
+def test_a_file_in_a_temporary_file_needs_no_other(tmp_path):
+    path = tmp_path / "model"
+    with replacing(path) as beside:
+        write_atomically(beside, b"whole")
+        assert names(tmp_path) == {beside.name}
+        assert not path.exists()
+    assert names(tmp_path) == {path.name}
+    assert path.read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_writers_that_replace_nothing_keep_every_result(tmp_path, monkeypatch, links):
+    def no_link(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))  # as FAT says
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    path = tmp_path / "p.csv.gz"
+    write_atomically(path, b"1", force=False)
+    for number in (2, 3):
+        with pytest.raises(FileExistsError, match=rf"{number}-p\.csv\.gz"):
+            write_atomically(path, str(number).encode(), force=False)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert found == {"p.csv.gz": b"1", "2-p.csv.gz": b"2", "3-p.csv.gz": b"3"}

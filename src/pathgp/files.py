@@ -37,19 +37,28 @@ class DiskFullError(OSError):
 
 
 @contextmanager
-def replacing(path: pathlib.Path) -> Iterator[pathlib.Path]:
+def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
     """Yield a temporary path next to `path`; on success fsync it and rename it over `path`, on failure delete it.
 
     A reader never sees half a file, however large it is. Of several writers, in threads, processes or on machines that
-    share a disk, the last one's file stays.
+    share a disk, the last one's file stays. Unless `force`, a file that is there at the end stays instead: the new one
+    gets a free name next to it, which the FileExistsError tells.
     """
+    if _is_temporary(path.name) and path.exists():  # of an enclosing `replacing`, which makes it appear
+        yield path
+        return
     with _temporary(path) as beside:
         mode = beside.stat().st_mode
         yield beside
         beside.chmod(mode)  # the user's own choice, where a library wrote a file for its owner alone
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        if force:
+            os.replace(beside, path)
+        elif (taken := _rename_to_free_name(beside, path)) != path:
+            raise FileExistsError(
+                f"another command wrote {path} meanwhile, and it was left alone: this result is in {taken} instead."
+            )
 
 
 @contextmanager
@@ -70,9 +79,9 @@ def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
         beside.unlink(missing_ok=True)
 
 
-def _is_temporary(name: str, of: str) -> bool:
-    """Whether `_temporary` makes such names of a file of that name."""
-    return re.fullmatch(rf"\.{re.escape(of)}\.[0-9a-f]{{12}}", name) is not None
+def _is_temporary(name: str, of: str = "") -> bool:
+    """Whether `_temporary` makes such names: of any file, or of one of this name."""
+    return re.fullmatch(rf"\.{re.escape(of) or '.+'}\.[0-9a-f]{{12}}", name) is not None
 
 
 def _remove_stale(path: pathlib.Path) -> None:
@@ -109,9 +118,31 @@ def locked(path: pathlib.Path, wait: bool = False) -> Iterator[None]:
                 return
 
 
-def write_atomically(path: pathlib.Path, content: bytes) -> None:
+def _rename_to_free_name(source: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
+    """Rename to `path`, or to the first of 2-name, 3-name, … that is free, without replacing anything."""
+    place, number = path, 1
+    while True:
+        try:
+            _rename_unless_exists(source, place)
+            return place
+        except FileExistsError:
+            number += 1
+            place = path.with_name(f"{number}-{path.name}")
+
+
+def _rename_unless_exists(source: pathlib.Path, path: pathlib.Path) -> None:
+    try:
+        os.link(source, path)  # atomic, and the caller deletes the other name
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links: claim the name first
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        os.replace(source, path)
+
+
+def write_atomically(path: pathlib.Path, content: bytes, force: bool = True) -> None:
     """Write a file whole, see `replacing`."""
-    with replacing(path) as beside:
+    with replacing(path, force) as beside:
         beside.write_bytes(content)
 
 

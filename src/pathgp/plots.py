@@ -114,11 +114,11 @@ def new_figure(width: float = 7.0, height: float = 4.5) -> "Figure":
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save_figure(figure: "Figure", path: pathlib.Path) -> None:
+def save_figure(figure: "Figure", path: pathlib.Path, force: bool = True) -> None:
     """Writes a picture whole: PNG, PDF or SVG, by the ending of its name."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=150)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, buffer.getvalue(), force)
 
 
 def line_panel(

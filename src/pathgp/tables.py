@@ -137,14 +137,17 @@ class Writer(Protocol):
 
 
 @contextmanager
-def table_writer(path: pathlib.Path | None, standard_output: Any) -> Iterator[Writer]:
-    """Writes a CSV or a Parquet file that appears when all is written; a CSV on standard output where there is none."""
+def table_writer(path: pathlib.Path | None, standard_output: Any, force: bool = True) -> Iterator[Writer]:
+    """Writes a CSV or a Parquet file that appears when all is written; a CSV on standard output where there is none.
+
+    Unless `force`, a file that another process wrote meanwhile is kept, see `replacing`.
+    """
     if path is None:
         with _csv_writer(standard_output) as write:
             yield write
         return
     parquet = is_parquet(path)
-    with replacing(path) as beside:
+    with replacing(path, force) as beside:
         if parquet:
             with _parquet_writer(beside) as write:
                 yield write

@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> None:
                 tell(f"terminated: {kept}")
                 raise
             raise Stopped(kept) from None
-        save(fitted, a.out)
+        save(fitted, a.out, a.force)
         if checkpoint is not None:
             checkpoint.clear()
         result, report = fitted.summary(), {}

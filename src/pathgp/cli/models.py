@@ -5,8 +5,10 @@ import copy
 import dataclasses
 import pathlib
 import sys
+from contextlib import nullcontext
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -15,6 +17,7 @@ from pathgp.checkpoint import Checkpoint
 from pathgp.cli.common import say
 from pathgp.encoding import Column, Encoding, Rows
 from pathgp.estimator import PathGPRegressor
+from pathgp.files import replacing
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Stationary
 from pathgp.scanning import Scan
@@ -156,12 +159,17 @@ class Fitted:
         }
 
 
-def save(fitted: Fitted, path: pathlib.Path) -> None:
-    """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs."""
+def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:
+    """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs.
+
+    Unless `force`, a file that another process wrote meanwhile is kept, see `replacing`.
+    """
     model = copy.copy(fitted.model)
     if not all(name.isdecimal() for name in fitted.encoding.inputs):  # as those of a matrix are
         model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
-    model.save(path, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
+    writes = jax.process_index() == 0  # all processes of a job save, to gather what they have; the first one writes
+    with replacing(path, force) if writes else nullcontext(path) as beside:
+        model.save(beside, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
 def load(path: pathlib.Path) -> Fitted:

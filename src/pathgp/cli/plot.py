@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_picture(arguments.out, arguments.force)
     fitted = load(arguments.model)
     kind = arguments.kind or default_kind(len(fitted.encoding.inputs), arguments.file is not None)
-    plots.save_figure(KINDS[kind](fitted, arguments.file), arguments.out)
+    plots.save_figure(KINDS[kind](fitted, arguments.file), arguments.out, arguments.force)
     say(f"drew {kind} to {arguments.out}.")
 
 

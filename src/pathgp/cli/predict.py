@@ -74,7 +74,7 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
     say_dialect(arguments.file)
     rows = missing = 0
     with (
-        table_writer(arguments.out, sys.stdout.buffer) as write,
+        table_writer(arguments.out, sys.stdout.buffer, arguments.force) as write,
         tqdm(unit=" rows", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
     ):
         for block in fitted.encoding.blocks(

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
     points = settings.space.decode(codes)
     suggestions = {name: np.asarray(points[:, i].tolist()) for i, name in enumerate(search.names)}
     if a.out is not None or not a.json:
-        with table_writer(a.out, sys.stdout.buffer) as write:
+        with table_writer(a.out, sys.stdout.buffer, a.force) as write:
             write(suggestions)
     if a.state is not None:
         search._replace(state=after).save(a.state)
