@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pathgp.files import locked, replacing, write_atomically
+from pathgp.files import check_writable, locked, replacing, write_atomically
 
 
 def test_a_file_is_replaced_whole_with_ordinary_permissions(tmp_path):
@@ -129,3 +129,16 @@ def test_writers_that_replace_nothing_keep_every_result(tmp_path, monkeypatch, l
             write_atomically(path, str(number).encode(), force=False)
     found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert found == {"p.csv.gz": b"1", "2-p.csv.gz": b"2", "3-p.csv.gz": b"3"}
+
+
+def test_a_check_leaves_a_writable_folder_as_it_is_and_names_what_is_wrong_with_another(tmp_path, monkeypatch):
+    check_writable(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+    def full(*_):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="model could not be written, since the disk is full"):
+        check_writable(tmp_path / "model")
+    assert not list(tmp_path.iterdir())

@@ -61,6 +61,19 @@ def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
             )
 
 
+def check_writable(path: pathlib.Path) -> None:
+    """Raise OSError unless a file can be created next to `path` and written to."""
+    try:
+        with _temporary(path) as beside, open(beside, "wb") as file:
+            file.write(bytes(4096))  # a full disk still creates files
+            file.flush()
+            os.fsync(file.fileno())
+    except DiskFullError:
+        raise
+    except OSError as error:
+        raise type(error)(f"{path} cannot be written ({error.strerror or error}): name another place.") from error
+
+
 @contextmanager
 def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """A new file next to `path`, locked while it is written and gone at the end."""

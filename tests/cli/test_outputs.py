@@ -1,5 +1,6 @@
-"""Where the commands write: a file that another command wrote meanwhile is kept."""
+"""Where the commands write: a file that another command wrote meanwhile is kept, and a bad place is noticed first."""
 
+import shutil
 import subprocess
 import sys
 
@@ -73,3 +74,36 @@ def test_two_predictions_at_once_are_both_kept_and_one_of_them_fails(fitted, tmp
         pytest.skip("one was done before the other began")
     assert sorted(process.returncode for process in running) == [0, 2], said
     assert (tmp_path / "2-predictions.csv").read_bytes() == out.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes to /proc")
+@pytest.mark.parametrize("command", ["fit", "predict", "sample", "plot"])
+def test_a_place_that_cannot_be_written_to_is_named_before_the_work(fitted, monkeypatch, capsys, command):
+    meanwhile(monkeypatch, command, fitted, lambda: pytest.fail("it had begun to work"))
+    name = {"fit": "/proc/m.safetensors", "plot": "/proc/picture.png"}.get(command, "/proc/table.csv")
+    assert main([str(word) for word in words_of(command, fitted, name)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert f"{name} cannot be written" in said[0]
+
+
+@pytest.mark.parametrize("options", ["size=16k", "ro"])
+def test_a_disk_that_is_full_or_read_only_is_noticed_before_the_work(fitted, tmp_path, options):
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "true"]).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    fit = [sys.executable, "-m", "pathgp", *map(str, words_of("fit", fitted, tmp_path / "model.safetensors"))]
+    script = f"mount -t tmpfs -o {options} tmpfs {tmp_path} && cat /dev/zero > {tmp_path}/rest; cd {tmp_path} && "
+    listing = f"; code=$?; ls -A {tmp_path}; exit $code"
+    run = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script + '"$@"' + listing, "-", *fit], capture_output=True, text=True
+    )
+    assert run.returncode == 2, run.stderr
+    sentence = run.stderr.splitlines()[-1]
+    assert str(tmp_path / "model.safetensors") in sentence
+    assert "reading" not in run.stderr
+    assert run.stdout.split() in (["rest"], [])
+
+
+def test_a_device_is_not_replaced(fitted, capsys):
+    assert main([str(word) for word in words_of("fit", fitted, "/dev/null")] + ["--force"]) == 2
+    assert "/dev/null is a device" in capsys.readouterr().err

@@ -98,10 +98,15 @@ def check_seed(seed: int) -> None:
 
 
 def check_out(path: pathlib.Path, force: bool) -> None:
-    """Refuses, before any work, a name that cannot be written to, or that is taken unless `force` is given."""
+    """Raise, before any work, if `path` cannot be written to, or exists and `force` is not given."""
+    from pathgp.files import check_writable
+
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device or a pipe, which would be replaced: name a file.")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} is missing: make it first.")
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
         raise FileExistsError(f"{path} exists already: choose another name, or add --force to replace it.")
+    check_writable(path)
