@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import re
 import resource
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -289,12 +292,40 @@ def test_files_that_are_no_checkpoints_are_refused_with_a_sentence(stopped, tmp_
 
 def test_what_a_killed_run_was_writing_is_cleared_away(kept):
     kept.directory.mkdir()
-    (kept.directory / ".solve.checkpoint.123").write_bytes(b"half")
+    (kept.directory / ".solve.checkpoint.0123456789ab").write_bytes(b"half")
     (kept.directory / "mine.txt").write_text("precious")
     solve(checkpoint=kept)
     assert files(kept.directory) == ["mine.txt", "solve.checkpoint"]
     kept.clear()
     assert files(kept.directory) == ["mine.txt"]
+
+
+HOLDER = """
+import sys
+from pathgp import Checkpoint
+with Checkpoint(sys.argv[1]).held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_directory_has_one_holder_until_that_ends_or_is_killed(kept):
+    command, environment = [sys.executable, "-c", HOLDER, str(kept.directory)], {"PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError, match=re.escape(str(kept.directory))), kept.held():
+            pass
+        process.kill()
+    assert kept.directory.exists()
+    with kept.held():
+        (kept.directory / "solve.checkpoint").touch()
+    assert files(kept.directory) == ["solve.checkpoint"]
+    with kept.held():
+        kept.clear()
+        with pytest.raises(BlockingIOError), kept.held():
+            pass
+    assert not kept.directory.exists()
 
 
 def test_a_disk_that_is_full_gives_a_sentence_and_keeps_the_last_good_one(kept):

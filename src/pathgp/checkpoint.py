@@ -14,8 +14,8 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from types import CodeType, FrameType, FunctionType, TracebackType
@@ -29,7 +29,7 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
 from pathgp import checks
-from pathgp.files import write_tensors
+from pathgp.files import locked, write_tensors
 from pathgp.sharding import is_shared, most_of_all, on_host, placed_like, same_everywhere
 
 FORMAT = "pathgp checkpoint 1"
@@ -49,8 +49,8 @@ class Checkpoint(eqx.Module):
     the end it returns at once. A call with other data, another process, other settings or another version is refused;
     one with other devices is not.
 
-    What was kept stays until `clear()`. One run at a time has the directory; `part` tells its files apart where a run
-    has several of a kind. The processes of a job have one directory, in which the first writes.
+    What was kept stays until `clear()`. One run at a time has the directory, which `held()` sees to; `part` tells its
+    files apart where a run has several of a kind. The processes of a job have one directory, in which the first writes.
 
     >>> import tempfile
     >>> from pathgp import GP, condition, solvers
@@ -80,29 +80,61 @@ class Checkpoint(eqx.Module):
         """The same with a name of its own for its files."""
         return dataclasses.replace(self, part=part)
 
+    @property
+    def _lock(self) -> pathlib.Path:
+        return self.directory / ".lock"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the directory, made if need be, for this run; raises BlockingIOError if another run has it.
+
+        A run that is killed releases it. In a job the first process holds it for all.
+        """
+        with ExitStack() as stack:
+            taken = 0
+            if jax.process_index() == 0:
+                self._make_directory()
+                try:
+                    stack.enter_context(locked(self._lock))
+                    stack.callback(self._release)
+                except BlockingIOError:
+                    taken = 1
+            if jax.process_count() > 1:
+                (taken,) = most_of_all(taken)
+            if taken:
+                raise BlockingIOError(
+                    f"another run has the checkpoint directory {self.directory}: wait until it ends, or name another."
+                )
+            yield
+
+    def _release(self) -> None:
+        self._lock.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            self.directory.rmdir()
+
     def clear(self) -> None:
         """Removes what was kept, and the directory if nothing else is in it; in a job the first process does."""
-        if jax.process_index() > 0:
+        if jax.process_index() > 0 or not self.directory.is_dir():
             return
         for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
             path.unlink()
-        if self.directory.is_dir() and not any(self.directory.iterdir()):
-            self.directory.rmdir()
+        with suppress(BlockingIOError), locked(self._lock):  # else `held` ends with this
+            self._release()
 
-    def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
-        """The file for a run of a kind, and all that its result depends on, by the names that the user knows.
-
-        Refused if the file is of another run. What an earlier run was writing when it was killed is cleared away.
-        """
+    def _make_directory(self) -> None:
         if self.directory.exists() and not self.directory.is_dir():
             raise FileExistsError(f"the checkpoint directory {self.directory} is a file: name a directory.")
         self.directory.mkdir(parents=True, exist_ok=True)
         if not os.access(self.directory, os.W_OK):
             raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
+
+    def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
+        """The file for a run of a kind, and all that its result depends on, by the names that the user knows.
+
+        Refused if the file is of another run.
+        """
+        self._make_directory()
         path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
-        if jax.process_index() == 0:
-            for unfinished in self.directory.glob(f".{path.name}.*"):
-                unfinished.unlink(missing_ok=True)
         versions = {"the version of pathgp": version("pathgp"), "the version of jax": jax.__version__}
         known = versions | {name: v if isinstance(v, str) else digest(v) for name, v in identity.items()}
         slot = Slot(path, known, self.every_seconds)

@@ -78,6 +78,23 @@ def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted,
     assert a.info_.steps == b.info_.steps
 
 
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--force"]], ids=" ".join)
+def test_a_directory_that_another_fit_has_is_refused_and_left_alone(fitted, tmp_path, monkeypatch, capsys, more):
+    folder, kept, codes = tmp_path / "run", ["--checkpoint", str(tmp_path / "run")], []
+    content = lambda: {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def begin_another():
+        before = content()
+        codes.append(main(command(fitted, tmp_path / "second.safetensors", *kept, *more)))
+        assert str(folder) in said(capsys)
+        assert content() == before
+
+    stop_at(monkeypatch, "solve", 3, begin_another)
+    assert main(command(fitted, tmp_path / "first.safetensors", *kept, "--checkpoint-seconds", "0")) == 0
+    assert codes == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["first.safetensors"]
+
+
 def test_force_begins_anew_and_resume_needs_a_directory(fitted, tmp_path, capsys):
     out, folder = tmp_path / "model.safetensors", tmp_path / "run"
     assert main(command(fitted, out, "--resume")) == 2

@@ -4,7 +4,8 @@ import argparse
 import pathlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -83,20 +84,13 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Reads, learns, saves, and prints what came of it."""
+    """Checks the options, joins the job, and learns."""
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
-    import jax
-    import jax.numpy as jnp
-
     from pathgp.checks import at_least, positive
-    from pathgp.cli.expected import check_points, expected, refuse_too_large
-    from pathgp.cli.models import Fitted, save
-    from pathgp.distributed import together
+    from pathgp.cli.expected import check_points
     from pathgp.names import KERNELS, SOLVERS, named
-    from pathgp.scanning import learn_encoding
-    from pathgp.tables import counted
 
     start = time.perf_counter()
     a = arguments
@@ -109,7 +103,22 @@ def run(arguments: argparse.Namespace) -> None:
     positive(1.0 if a.noise is None else a.noise, "noise")
     tell = say if a.speaks else lambda _: None
     check_points(a)
-    checkpoint = checkpoint_of(a, tell)
+    with checkpoint_of(a, tell) as checkpoint:
+        learn(a, tell, checkpoint, start)
+
+
+def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint: Any, start: float) -> None:
+    """Reads, learns, saves, and prints what came of it, once the options are known to be right."""
+    import jax
+    import jax.numpy as jnp
+
+    from pathgp.cli.expected import expected, refuse_too_large
+    from pathgp.cli.models import Fitted, save
+    from pathgp.distributed import together
+    from pathgp.scanning import learn_encoding
+    from pathgp.tables import counted
+
+    a = arguments
     refuse_too_large(a)
     tell(f"reading {a.file}.")
     if a.speaks:
@@ -188,8 +197,9 @@ def take_part(options: argparse.Namespace) -> bool:
     return jax.process_index() == 0
 
 
-def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Any:
-    """Where the run keeps what it has come to; what is there already is gone on from, replaced, or refused."""
+@contextmanager
+def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[Any]:
+    """The checkpoint, held for this run; an earlier one is resumed, replaced, or refused."""
     from pathgp.checkpoint import Checkpoint
     from pathgp.distributed import meet
 
@@ -197,19 +207,21 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
     if a.checkpoint is None:
         if a.resume:
             raise ValueError("--resume needs --checkpoint DIR, the directory to go on from.")
-        return None
+        yield None
+        return
     checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
-    if a.resume:
-        tell(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
-    elif checkpoint.files and not a.force:
-        raise FileExistsError(
-            f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin "
-            "anew."
-        )
-    else:
-        checkpoint.clear()
-        meet()
-    return checkpoint
+    with checkpoint.held():
+        if a.resume:
+            tell(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
+        elif checkpoint.files and not a.force:
+            raise FileExistsError(
+                f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to "
+                "begin anew."
+            )
+        else:
+            checkpoint.clear()
+            meet()
+        yield checkpoint
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
