@@ -238,6 +238,55 @@ def test_rows_unlike_those_of_the_fit_get_a_sentence(tmp_path, text, sentence):
         list(encoding.blocks(written(tmp_path, text, "new.csv")))
 
 
+LONG = "5,6\n" * 300_000
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a,y\n1,2\n" + "x" * 300_000 + ",3\n1,2\n", "'a' holds mostly numbers, but 'xxx"),  # a long value
+        ("a,y\n" + "1,2\n" * 9 + '"' + LONG[:100_000] + '",2\n', "'a' holds mostly numbers, but '5,6"),
+        ("a,y\n" + "1,2\n" * 300_000 + "x" * 300_000 + ",2\n", "column 'a' holds 'xxx"),  # below what is looked at
+        ("a,y\n" + "1,2\n" * 300_000 + '"' + LONG[:100_000] + '",2\n', "column 'a' holds '5,6"),
+        ("a" * 300_000 + ",y\n1,2\n", "the name of column 1 has 300,000 characters"),
+        ('a,"y\n1,2\n' + LONG[:100_000] + '"\n', "the name of column 2 has 100,006 characters"),
+        ('a,"y\n1,2\n' + LONG, "a quote in its header is not closed"),
+        ("a,y\n" + "1,2\n" * 9 + '1,"2\n' + LONG, "is a quote not closed?"),
+        ("a,y\n1,2\n" + '1,"2\n' + LONG + LONG, "a quote is not closed"),
+        ("a,y\n1," + "2," * 200_000 + "\n", "Expected 2 columns, got 200002"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_short_excerpt(tmp_path, text, sentence):
+    path = written(tmp_path, text)
+    with pytest.raises(ValueError, match=r"table\.csv") as caught:
+        learn_encoding(path, "y")
+    assert sentence in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+def test_a_header_longer_than_a_block_is_read(tmp_path, name):
+    names = [f"the-expression-of-gene-{i}" for i in range(40_000)]
+    text = "\n".join(["\t".join(names), *("\t".join(["0,25"] * len(names)) for _ in range(3))])
+    assert len("\t".join(names)) > 2**20
+    path = written(tmp_path, text, name)
+    assert tables.column_kinds(path) == dict.fromkeys(names, tables.NUMBER)
+    (batch,) = tables.read_batches(path, {names[-1]: tables.NUMBER})
+    assert batch[names[-1]].to_pylist() == [0.25] * 3
+
+
+def test_a_table_of_a_million_columns_is_not_called_empty(tmp_path):
+    path = written(tmp_path, ",".join(f"c{i}" for i in range(10**6)) + "\n" + "1," * (10**6 - 1) + "1\n")
+    with pytest.raises(ValueError, match="1,000,000 columns"):
+        tables.column_kinds(path)
+
+
+def test_a_file_without_lines_is_said_to_be_so(tmp_path):
+    path = written(tmp_path, "1" * 40_000_000)
+    with pytest.raises(ValueError, match="no line end in its first"):
+        tables.column_kinds(path)
+
+
 def test_files_that_are_no_tables(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere.csv is missing"):
         tables.column_kinds(tmp_path / "nowhere.csv")

@@ -12,7 +12,7 @@ import pyarrow.compute
 from jaxtyping import Float
 
 from pathgp.encoding import Column, Encoding, complete, is_missing, numbers, refuse_infinite
-from pathgp.tables import BOOLEAN, DATES, NUMBER, TEXT, column_kinds, counted, listed, option, read_batches
+from pathgp.tables import BOOLEAN, DATES, NUMBER, TEXT, column_kinds, counted, excerpt, listed, option, read_batches
 
 MOST_CATEGORIES = 100
 MOST_VALUES = 200_000
@@ -213,7 +213,7 @@ def _stranger(path: pathlib.Path, name: str) -> str:
     strange = [i for i, value in enumerate(values) if not _is_number(value)]
     if not strange or 2 * len(strange) > len(values):
         return ""
-    row, value = rows[strange[0]] + 1, values[strange[0]]
+    row, value = rows[strange[0]] + 1, excerpt(values[strange[0]])
     if _is_number(value.replace(",", ".")):
         return f", but {value!r} in row {row:,}: is it a decimal comma? Write all numbers with a point"
     return f", but {value!r} in row {row:,}: mend it, or leave it empty if it is missing"

@@ -36,6 +36,10 @@ GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
 LOOK_BYTES, LOOK_LINES = 65_536, 20
 """Of the beginning of a CSV, from which its separator and its decimal point are told."""
+BLOCK_BYTES, LONGEST_LINE = 1 << 20, 1 << 25
+"""What Arrow reads of a CSV at once, unless its lines are longer, and how long they may be."""
+MOST_COLUMNS, LONGEST_NAME = 100_000, 500
+"""Of a table, and the characters of a column's name. A CSV of a million columns takes Arrow 9 GB to open."""
 
 
 def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") -> bool:
@@ -73,6 +77,12 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
             with _open_csv(path, {}) as reader:
                 schema = reader.schema
         names = schema.names
+    long = next((name for name in names if len(name) > LONGEST_NAME), None)
+    if long is not None:
+        raise ValueError(
+            f"{path}: the name of column {names.index(long) + 1} has {len(long):,} characters, {excerpt(long)!r}: give "
+            "it a shorter one, or close the quote in the header."
+        )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise ValueError(f"{path} has more than one column named {listed(repeated)}: give each its own name.")
@@ -118,13 +128,22 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def excerpt(text: str, most: int = 80) -> str:
+    """The beginning of a text from a file, short enough for a message.
+
+    >>> excerpt("a long story", 7)
+    'a long…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Names in quotes, the first so many of them.
 
     >>> listed(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
     """
-    shown = ", ".join(repr(str(name)) for name in names[:most])
+    shown = ", ".join(repr(excerpt(str(name))) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
@@ -208,12 +227,13 @@ def _open_csv(
     path: pathlib.Path, types: Mapping[str, pa.DataType], as_it_is: bool = False
 ) -> pyarrow.csv.CSVStreamingReader:
     separator, point, above = dialect(path)
+    longest = max(map(len, _beginning(path).splitlines()), default=0)
     options = pyarrow.csv.ConvertOptions(
         column_types=types, include_columns=list(types), strings_can_be_null=not as_it_is, decimal_point=point
     )
     return pyarrow.csv.open_csv(
         str(path),
-        read_options=pyarrow.csv.ReadOptions(skip_rows=above),
+        read_options=pyarrow.csv.ReadOptions(skip_rows=above, block_size=max(BLOCK_BYTES, 4 * longest)),
         convert_options=options,
         parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
     )
@@ -235,17 +255,36 @@ def dialect(path: pathlib.Path) -> Dialect:
     point.
     """
     _refuse_other_bytes(path)
-    with pa.input_stream(str(path), compression="detect") as stream:
-        text = stream.read(LOOK_BYTES).decode(errors="replace")
+    text = _beginning(path).decode(errors="replace")
     named = re.match(rf'\ufeff?"?sep=([{SEPARATORS}])"?\r?\n', text, re.IGNORECASE)
     text = text[named.end() :] if named else text
     lines = re.sub('"[^"]*"', "", text).splitlines()
     whole = (lines[:-1] if len(text) > LOOK_BYTES // 2 else lines)[:LOOK_LINES] or [""]
     even = [s for s in SEPARATORS if s in whole[0] and len({line.count(s) for line in whole if line}) == 1]
     separator = named[1] if named else max(even or SEPARATORS, key=whole[0].count)
+    columns = whole[0].count(separator) + 1
+    if columns > MOST_COLUMNS:
+        raise ValueError(
+            f"{path} has {columns:,} columns, but a CSV may have at most {MOST_COLUMNS:,}: keep those that matter, or "
+            "save the matrix by numpy.save as .npy."
+        )
     number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+(?:[eE][+-]?\d+)?\s*(?={re.escape(separator)}|\r?$)"
     seen = lambda point: re.search(number.format(point), text.replace('"', ""), re.MULTILINE)
-    return Dialect(separator, "," if separator != "," and seen(",") and not seen(r"\.") else ".", 1 if named else 0)
+    point = "," if separator != "," and seen(",") and not seen(r"\.") else "."
+    return Dialect(separator, point, 1 if named else 0)
+
+
+def _beginning(path: pathlib.Path) -> bytes:
+    """The first bytes of a CSV: so many that the first two lines below one for Excel are whole."""
+    with pa.input_stream(str(path), compression="detect") as stream:
+        raw = stream.read(LOOK_BYTES)
+        while len(raw) < LONGEST_LINE and len(raw.splitlines()) < 4 and (more := stream.read(BLOCK_BYTES)):
+            raw += more
+    if len(raw) >= LONGEST_LINE and len(raw.splitlines()) < 2:
+        raise ValueError(
+            f"{path} has no line end in its first {len(raw) / 1e6:.0f} MB: it must have a header, and a line per row."
+        )
+    return raw
 
 
 def _kind(of: pa.DataType) -> str:
@@ -302,15 +341,23 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
     except UnicodeDecodeError:
         raise ValueError(_encoded(path, "latin1")) from None
     except pa.ArrowException as error:
-        message = str(error).splitlines()[0].removeprefix("CSV parse error: ")
+        message = excerpt(str(error).splitlines()[0].removeprefix("CSV parse error: "), 200)
         where = f" (after row {done()})" if done() else ""
         if "Empty CSV file" in message:
+            if _beginning(path).count(b'"') % 2:
+                raise ValueError(f"{path} cannot be read: a quote in its header is not closed.") from None
             raise ValueError(f"{path} is empty: it must have a header and rows.") from None
-        conversion = re.match(r"In CSV column #(\d+): .*(?:invalid value|zone offset in) '(.*?)'", message)
+        if "out of sync" in message or "straddling" in message:
+            raise ValueError(
+                f"{path} cannot be read{where}: a quote is not closed, a value has several lines, or a row is much "
+                "longer than the first ones."
+            ) from None
+        conversion = re.match(r"In CSV column #(\d+): .*?(?:value|offset in) '(.*?)'", str(error), re.DOTALL)
         if conversion:
-            column, value = _header(path)[int(conversion[1])], conversion[2]
+            column, value = _header(path)[int(conversion[1])], excerpt(conversion[2])
             kind = (kinds or {}).get(column, NUMBER)
             written = ", written like 2024-01-31" if kind in DATES else ""
+            where += " (is a quote not closed?)" if "\n" in value else ""
             raise ValueError(
                 f"{path}: column {column!r} holds {value!r}{where}, where {WORDS[kind]} is expected{written}: mend it, "
                 f"or leave it empty if it is missing; an input can also be taken for text by "

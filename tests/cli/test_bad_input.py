@@ -189,3 +189,13 @@ def test_an_option_that_is_not_known_is_refused_by_the_command_with_the_nearest(
     said = capsys.readouterr().err
     assert said.startswith(f"usage: pathgp {words[0]} ")
     assert sentence in said
+
+
+def test_a_message_is_never_so_long_that_its_end_is_out_of_sight():
+    from pathgp.cli.common import one_line
+
+    line = one_line("what is wrong " + "x" * 10**6 + "\n what to do")
+    assert line.startswith("what is wrong xxx")
+    assert line.endswith("xxx what to do")
+    assert len(line) < 2100
+    assert one_line("two\n lines") == "two lines"

@@ -70,9 +70,10 @@ def say_dialect(path: pathlib.Path) -> None:
         say(f"{path} is read with {between} between columns and {found.point!r} for the decimal point.")
 
 
-def one_line(message: object) -> str:
-    """A message on one line."""
-    return " ".join(str(message).split())
+def one_line(message: object, most: int = 2000) -> str:
+    """A message on one line, without its middle where it is very long: the remedy stands at the end."""
+    line = " ".join(str(message).split())
+    return line if len(line) <= most else f"{line[: most // 2]} … {line[-most // 2 :]}"
 
 
 def show(result: Mapping[str, Any], lines: Mapping[str, str], as_json: bool) -> None:
