@@ -1,6 +1,7 @@
 """Matrices in .npy files, inducing points, and what a fit says of itself before it begins."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
-from pathgp.cli import expected, main
+from pathgp.cli import expected, main, models
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Matern32
@@ -93,7 +94,7 @@ def test_what_is_to_come_is_said_before_it_begins(fit, capsys):
         (["--solver", "inducing", "--points", "0"], "--points must be at least 1"),
         (["--solver", "inducing", "--points", "301"], "--points must be at most the 300 rows to learn from"),
         (["--solver", "inducing", "--points", "300", "--test-share", "0.1"], "at most the 270 rows"),
-        (["--memory", "0.2"], "GB (Cholesky), but --memory allows 0.2: take fewer --num-samples, or inducing points"),
+        (["--memory", "0.2"], "GB (Cholesky), but --memory allows 0.2: any fit of these columns takes more"),
         (["--memory", "0"], "--memory must be above 0"),
         (["--memory", "nan"], "--memory must be above 0"),
         (["--solver", "magic"], "'magic'"),
@@ -110,6 +111,41 @@ def test_what_cannot_be_is_refused(fit, capsys, name, words, sentence):
     assert not out.exists()
     if name == "train.npy":
         assert "reading" not in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (30_000, ["--memory", "1.2"]),
+        (100_000, ["--memory", "1.8"]),
+        (100_000, ["--solver", "inducing", "--points", "2000", "--memory", "1.33"]),
+        (100_000, ["--solver", "inducing", "--memory", "1.4"]),
+        (100_000, ["--solver", "inducing", "--points", "2000", "--num-samples", "4", "--memory", "1.3"]),
+        (4000, ["--solver", "cholesky", "--num-samples", "4", "--memory", "0.9"]),
+        (4000, ["--solver", "inducing", "--points", "2000", "--memory", "0.85"]),
+    ],
+)
+def test_what_is_advised_for_little_memory_is_not_what_was_given_and_fits(tmp_path, monkeypatch, capsys, rows, words):
+    def begin(*_):
+        raise KeyboardInterrupt
+
+    def fit(rows, words):
+        np.save(tmp_path / "train.npy", data[:rows])
+        code = main(["fit", str(tmp_path / "train.npy"), "--target", "1", "--out", str(tmp_path / "model"), *words])
+        return code, capsys.readouterr().err.splitlines()[-1]
+
+    data = matrix(rows, 0)
+    monkeypatch.setattr(models.Fitted, "fit", begin)
+    code, sentence = fit(rows, words)
+    assert code == 2
+    advice = re.search("--memory allows .*?: take (.*);", sentence)
+    assert advice is not None, sentence
+    for one in advice[1].split(", or "):
+        number = re.fullmatch("about ([0-9,]+) rows", one)
+        changed = [*words, *([] if number else one.split())]  # the last of two values of an option counts
+        assert f" {one} " not in f" {' '.join(words)} "
+        code, sentence = fit(int(number[1].replace(",", "")) if number else rows, changed)
+        assert code == 130, f"{one}: {sentence}"
 
 
 def test_a_matrix_without_rows_is_refused_as_such(tmp_path, capsys):

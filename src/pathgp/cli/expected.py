@@ -1,16 +1,22 @@
 """What `pathgp fit` will take, said before it begins, and refused where the machine has not got it."""
 
 import argparse
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 
 from pathgp.checks import at_least
 from pathgp.cost import Estimate, Rates, estimate, table_bytes
 from pathgp.memory import memory_limit
+from pathgp.names import SOLVERS
 from pathgp.tables import column_kinds, row_count
 
 ANY = Rates(0.0, 0.0, 0.0)
 """Where only bytes are asked for."""
+
+SAMPLES, POINTS = (32, 16, 8, 4), (2000, 1000, 500, 200)
+"""What is tried to find a fit that memory allows."""
 
 
 def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
@@ -35,14 +41,14 @@ def refuse_too_large(options: argparse.Namespace) -> None:
     columns = options.columns or list(column_kinds(options.file))[1 + len(options.drop) :]
     inputs = max(1, len(columns))
     check_points(options, learned)
-    _refuse(_estimate(options, rows, learned, inputs, ANY), options)
+    _refuse(_estimate(options, rows, learned, inputs, ANY), options, (rows, learned, inputs))
 
 
 def expected(options: argparse.Namespace, rows: int, learned: int, inputs: int) -> Estimate:
     """What it will take to learn from `learned` of so many rows, refused if that is more memory than there is."""
     check_points(options, learned)
     found = _estimate(options, rows, learned, inputs, None)
-    _refuse(found, options)
+    _refuse(found, options, (rows, learned, inputs))
     return found
 
 
@@ -61,13 +67,36 @@ def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int,
     )
 
 
-def _refuse(found: Estimate, options: argparse.Namespace) -> None:
+def _refuse(found: Estimate, options: argparse.Namespace, size: tuple[int, int, int]) -> None:
     limit = memory_limit() if options.memory is None else options.memory * 1e9
     if limit is None or found.bytes <= limit:
         return
     where = "this machine has" if options.memory is None else "--memory allows"
     raise ValueError(
-        f"this would take about {found.bytes / 1e9:.2g} GB ({found.solver}), but {where} {limit / 1e9:.2g}: take fewer "
-        "--num-samples, or inducing points by --solver inducing --points 2000, or fewer rows; --memory GB sets another "
-        "limit."
+        f"this would take about {found.bytes / 1e9:.3g} GB ({found.solver}), but {where} {limit / 1e9:.3g}: "
+        f"{_advice(options, size, limit)}; --memory GB sets another limit."
     )
+
+
+def _advice(options: argparse.Namespace, size: tuple[int, int, int], limit: float) -> str:
+    """What else to ask for, as far as it fits by the same estimate."""
+    rows, learned, inputs = size
+
+    def fits(rows: int = rows, learned: int = learned, **changes: Any) -> bool:
+        changed = argparse.Namespace(**{**vars(options), **changes})
+        return _estimate(changed, rows, learned, inputs, ANY).bytes <= limit
+
+    def first(changes: Iterable[dict[str, Any]]) -> list[str]:
+        fitting = next((c for c in changes if fits(**c)), {})
+        words = [f"--{n.replace('_', '-')} {v}" for n, v in fitting.items() if getattr(options, n) != v]
+        return [" ".join(words)] if words else []
+
+    now = SOLVERS["inducing"](options.points).number(learned) if options.solver == "inducing" else learned
+    samples = [number for number in SAMPLES if number < options.num_samples]
+    points = [{"solver": "inducing", "points": number} for number in POINTS if number < now]
+    found = first({"num_samples": number} for number in samples)
+    found += first(p | {"num_samples": n} for p in points for n in (options.num_samples, *samples))
+    fewer = [learned >> halvings for halvings in range(1, learned.bit_length())]
+    enough = next((n for n in fewer if n >= (options.points or 2) and fits(n, n)), None)
+    found += [] if enough is None else [f"about {enough:,} rows"]
+    return f"take {', or '.join(found)}" if found else "any fit of these columns takes more"
