@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from pathgp import cost
-from pathgp.cost import Rates, estimate, work_of
+from pathgp.cost import Floor, Rates, estimate, work_of
 from pathgp.gp import GP, condition
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour
 from pathgp.names import SOLVERS
-from pathgp.solvers import CG, SAP, Auto, InducingCG
+from pathgp.solvers import CG, SAP, SDD, SGD, Auto, InducingCG
 from pathgp.system import System
 
 ENTRY, FLOP, DISTANCE = Rates(1.0, 0.0, 0.0), Rates(0.0, 1.0, 0.0), Rates(0.0, 0.0, 1.0)
@@ -48,6 +48,39 @@ def test_solvers_compute_as_many_entries_as_the_model_says(solver, work):
     condition(GP(Counting(1.0), 0.1), X, X[:, 0], solver=solver(X), num_samples=2, key=jax.random.key(0))
     jax.effects_barrier()
     assert sum(COMPUTED) == pytest.approx(work.entries, rel=0.1)  # and some for the factors, which count as flops
+
+
+@pytest.mark.parametrize(
+    ("solver", "work"),
+    [
+        (lambda X: InducingCG(X[:100], tolerance=0.0, max_seconds=1e-3), cost._inducing(2000, 3, 100)),
+        (lambda X: SAP(block_size=64, tolerance=0.0, max_seconds=1e-3), cost._sap(2000, 3, 5, 64)),
+        (lambda X: CG(tolerance=0.0, max_seconds=1e-3), cost._cg(2000, 3)),
+        (lambda X: SDD(tolerance=0.0, max_seconds=1e-3), cost._sdd(2000, 3)),
+        (lambda X: SGD(tolerance=0.0, max_seconds=1e-3), cost._sgd(2000, 3)),
+    ],
+    ids=["inducing", "sap", "cg", "sdd", "sgd"],
+)
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
+def test_solvers_that_have_no_time_compute_as_many_entries_as_the_model_says(solver, work):
+    X = np.random.default_rng(0).normal(size=(2000, 3)).astype(np.float32)
+    COMPUTED.clear()
+    condition(GP(Counting(1.0), 0.1), X, X[:, 0], solver=solver(X), num_samples=2, key=jax.random.key(0))
+    jax.effects_barrier()
+    factors = 2000 * 64
+    assert sum(COMPUTED) == pytest.approx(work.first + work.last, rel=0.1, abs=factors)
+
+
+@pytest.mark.parametrize("floor", [Floor(5, 10, 20), Floor(5, 40, 20), Floor(50, 10, 5), Floor(0, 0, 30)])
+@pytest.mark.parametrize("seconds", [20, 65, 66, 100, 300])
+def test_a_budget_is_kept_to_whatever_cannot_be_cut_short(floor, seconds):
+    """As the estimator divides it: learning has half, and the solver what that leaves; both take their least."""
+    budget = floor.budget(seconds)
+    learning = max(budget / 2, floor.learning)
+    solving = max(budget - learning, floor.first)
+    assert learning + solving + floor.rest <= max(seconds, sum(floor)) + 1e-9
+    if seconds >= 2 * max(floor.learning, floor.first) + floor.rest:
+        assert learning + solving + floor.rest == pytest.approx(seconds)
 
 
 def test_processes_share_the_work_and_float64_takes_twice_the_room():

@@ -44,6 +44,15 @@ STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_
 STARTING_FLOPS, LEVEL_FLOPS = 1.4e12, 2.3e11
 """How long compiling takes, and for each half of the rows, in operations of a product of matrices."""
 
+LEARNING_SHARE, DRAWING_SHARE, SOLVING_SHARE, JUDGING_SHARE = 0.6, 0.2, 0.2, 0.3
+"""Of the time of compiling what belongs to each; judging comes on top."""
+
+BLOCK_FLOPS, LOOK_STEPS = 12, 10
+"""How long the inverse factor of a block takes to a product of as many operations; steps between looks at the clock."""
+
+JUDGED_FLOPS = 4e7
+"""What a prediction takes, in operations of a product of matrices: most are a small factorisation."""
+
 
 def float_bytes() -> int:
     """Of a number as it is computed with: float32, or float64 where that is enabled."""
@@ -77,6 +86,34 @@ class Work(NamedTuple):
     """Arrays with a row for each row of the data and a column for each input."""
     bytes: float = 0.0
     """What else: factors, and matrices of points."""
+    prepared: float = 0.0
+    """Operations before the first step."""
+    first: float = 0.0
+    """Entries until the solver first looks at the clock."""
+    last: float = 0.0
+    """Entries after it has seen that its time is up: of a last residual."""
+
+
+class Floor(NamedTuple):
+    """Seconds that no budget of time cuts short."""
+
+    learning: float = 0.0
+    """Compiling it."""
+    first: float = 0.0
+    """Of the solver, until it first looks at the clock."""
+    rest: float = 0.0
+    """Prior draws, the last residual, and predictions of held-out rows."""
+
+    def budget(self, seconds: float) -> float:
+        """The `max_seconds` of an estimator, so that all takes so many seconds where they are enough.
+
+        Half of it is for learning, and the solver has what that leaves; but it takes its `first` at any rate.
+
+        >>> Floor(0, first=10, rest=20).budget(100), Floor(0, first=30, rest=20).budget(60)
+        (80, 20)
+        """
+        left = seconds - self.rest
+        return min(left, 2 * (left - self.first))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +123,7 @@ class Estimate:
     seconds: float
     bytes: float
     solver: str
+    floor: Floor = dataclasses.field(default_factory=Floor)
 
     def __str__(self) -> str:
         """In words.
@@ -107,12 +145,13 @@ def estimate(
     held_bytes: float | None = None,
     rates: Rates | None = None,
     processes: int = 1,
+    judged: int = 0,
 ) -> Estimate:
     """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
 
     `held_bytes` are those of the table in memory, 4 N (d + 2) unless given, in float64 8 N (d + 1). Without `rates`
     they are measured first, which takes a second. Of a job of several `processes` it is what each of them takes, on a
-    machine of its own.
+    machine of its own. `judged` rows are predicted after the fit.
 
     >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
     >>> print(found.solver)
@@ -120,14 +159,20 @@ def estimate(
     """
     rates = rates or measured_rates(inputs, num_samples + 1)
     work, size = work_of(solver, rows, num_samples + 1, points), (rows, inputs, num_samples + 1)
-    learning, solving = learning_seconds(rows, rates), solving_seconds(work, size, rates) / processes
+    compiling, judging = compiling_seconds(rows, rates), judging_seconds(judged, rows, rates)
+    solving = solving_seconds(work, size, rates) / processes
+    seconds = compiling + learning_seconds(rows, rates) + solving + judging
+    floor = Floor(
+        LEARNING_SHARE * compiling,
+        SOLVING_SHARE * compiling + (rates.entry * work.first + rates.flop * work.prepared) / processes,
+        DRAWING_SHARE * compiling + rates.entry * (work.last / processes + SINE * FEATURES * rows) + judging,
+    )
     if max_seconds is not None:
-        learning = min(learning, max_seconds / 2)
-        solving = min(solving, max_seconds - learning)
+        seconds = min(seconds, max(max_seconds, sum(floor)))
     table = table_bytes(rows, inputs) if held_bytes is None else held_bytes
     kept = compiled_bytes(rows) + table
     most = max(learning_bytes(rows), solving_bytes(work, size, processes))
-    return Estimate(compiling_seconds(rows, rates) + learning + solving, kept + most, work.solver)
+    return Estimate(seconds, kept + most, work.solver, floor)
 
 
 def table_bytes(rows: int, inputs: int) -> float:
@@ -145,7 +190,8 @@ def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
 
 def _cholesky(N: int, c: int) -> Work:
     flops = N**3 / 3 + 4 * N**2 * c
-    return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2)
+    uncut = {"prepared": flops, "first": 2 * N**2}
+    return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2, **uncut)
 
 
 def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> Work:
@@ -156,7 +202,9 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> 
     visits = 1 if factors <= kept else passes
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
     name = f"SAP, {passes} passes"
-    return Work(name, entries=passes * N**2, flops=flops, columns=18, inputs=4, bytes=min(factors, kept))
+    prepared = BLOCK_FLOPS * N * block**2 * (1 if visits == 1 else 0.1)
+    uncut = {"prepared": prepared, "first": 0.1 * N**2}  # it keeps its residual
+    return Work(name, entries=passes * N**2, flops=flops, columns=18, inputs=4, bytes=min(factors, kept), **uncut)
 
 
 def _auto(N: int, c: int) -> Work:
@@ -167,7 +215,8 @@ def _auto(N: int, c: int) -> Work:
     part = _sap(SUBSET_ROWS, c, PASSES, 1024)
     held = float_bytes() * SUBSET_ROWS * c * part.columns + part.bytes
     name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
-    return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held)
+    uncut = {"prepared": part.prepared, "first": part.first, "last": part.last + N * SUBSET_ROWS}
+    return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held, **uncut)
 
 
 def _subset(N: int, c: int) -> Work:
@@ -178,20 +227,23 @@ def _subset(N: int, c: int) -> Work:
 def _cg(N: int, c: int) -> Work:
     rank = SOLVERS["cg"]().rank
     name, held = f"CG, {CG_STEPS} steps", 4 * float_bytes() * N * rank
-    return Work(name, entries=CG_STEPS * N**2, flops=6 * N * rank**2, columns=11, inputs=4, bytes=held)
+    flops, uncut = 6 * N * rank**2, {"first": N**2, "last": N**2}
+    return Work(name, entries=CG_STEPS * N**2, flops=flops, columns=11, inputs=4, bytes=held, prepared=flops, **uncut)
 
 
 def _sdd(N: int, c: int) -> Work:
     s = SOLVERS["sdd"]()
     entries, flops = s.steps * s.batch_size * N, s.steps * 4 * N * c
-    return Work(f"SDD, {s.steps:,} steps", entries=entries, flops=flops, columns=11, inputs=4)
+    uncut = {"first": N**2 + LOOK_STEPS * N * s.batch_size, "last": N**2}
+    return Work(f"SDD, {s.steps:,} steps", entries=entries, flops=flops, columns=11, inputs=4, **uncut)
 
 
 def _sgd(N: int, c: int) -> Work:
     s = SOLVERS["sgd"]()
     entries, again = s.steps * N * (2 * s.batch_size + s.num_features), s.steps * N * s.num_features
     name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * float_bytes() * N * s.num_features
-    return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held)
+    uncut = {"first": N**2 + LOOK_STEPS * N * (2 * s.batch_size + s.num_features), "last": N**2}
+    return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held, **uncut)
 
 
 def _inducing(N: int, c: int, M: int) -> Work:
@@ -201,7 +253,8 @@ def _inducing(N: int, c: int, M: int) -> Work:
     entries = (passes + 1) * N * M + passes * M**2
     flops = M**3 + steps * 4 * M**2 * c
     name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * float_bytes() * M**2
-    return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=3.5, inputs=3, bytes=held)
+    uncut = {"prepared": 1.5 * M**3, "first": 2 * N * M}
+    return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=3.5, inputs=3, bytes=held, **uncut)
 
 
 WORKS: dict[str, Callable[[int, int], Work]] = {
@@ -260,6 +313,14 @@ def levels(N: int) -> int:
 def compiling_seconds(N: int, rates: Rates) -> float:
     """Until all is compiled."""
     return rates.flop * (STARTING_FLOPS + levels(N) * LEVEL_FLOPS)
+
+
+def judging_seconds(judged: int, N: int, rates: Rates) -> float:
+    """Predictions of so many rows with their variances, from N rows and a local projection at each."""
+    if judged == 0:
+        return 0.0
+    compiling = JUDGING_SHARE * compiling_seconds(N, rates)
+    return compiling + judged * (rates.entry * (N + SINE * FEATURES) + rates.flop * JUDGED_FLOPS)
 
 
 def compiled_bytes(N: int) -> float:

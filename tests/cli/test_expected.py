@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
 from pathgp.cli import expected, main, models
+from pathgp.encoding import Encoding
 from pathgp.estimator import PathGPRegressor
 from pathgp.inducing import RandomPoints
 from pathgp.kernels import Matern32
@@ -161,3 +163,35 @@ def test_a_machine_that_says_nothing_refuses_nothing(fit, monkeypatch, capsys):
     assert "but this machine has 0.1" in capsys.readouterr().err
     monkeypatch.setattr(expected, "memory_limit", lambda: None)
     assert main([*words, "--num-samples", "8"]) == 0
+
+
+def given_seconds(monkeypatch, words):
+    """The seconds that the estimator is given, where reading the table takes three."""
+    given = []
+
+    def slowly(*values, **named):
+        time.sleep(3)
+        return read(*values, **named)
+
+    def begin(self, *_):
+        given.append(self.max_seconds)
+        raise KeyboardInterrupt
+
+    read = Encoding.read
+    with monkeypatch.context() as patched:
+        patched.setattr(Encoding, "read", slowly)
+        patched.setattr(PathGPRegressor, "fit", begin)
+        assert main([str(word) for word in words]) == 130
+    return given[0]
+
+
+def test_max_seconds_is_for_the_whole_command(fit, monkeypatch, capsys):
+    words = ["fit", fit / "train.npy", "--target", "1", "--out", fit / "timed.safetensors"]
+    assert given_seconds(monkeypatch, words) is None
+    alone = given_seconds(monkeypatch, [*words, "--max-seconds", "1000"])
+    assert 800 < alone < 997
+    judged = given_seconds(monkeypatch, [*words, "--max-seconds", "1000", "--test-share", "0.3"])
+    assert judged < alone
+    assert "--max-seconds" not in capsys.readouterr().err
+    assert 0 < given_seconds(monkeypatch, [*words, "--max-seconds", "3"]) < 1
+    assert "--max-seconds 3 is short" in capsys.readouterr().err

@@ -64,6 +64,7 @@ def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int,
         held_bytes=table_bytes(held, inputs),
         rates=rates,
         processes=jax.process_count(),
+        judged=rows - learned,
     )
 
 

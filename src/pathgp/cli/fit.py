@@ -13,6 +13,9 @@ import numpy as np
 from pathgp.cli.common import Stopped, add_command, check_out, check_seed, say, say_dialect, show
 from pathgp.cli.evaluate import lines, scores
 
+SHORTEST = 0.1
+"""Seconds for learning and the solver where none are left: they take one step each."""
+
 
 def add_to(commands: Any) -> None:
     """Adds `fit` to the command line."""
@@ -64,7 +67,13 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
         "--points", type=int, metavar="M", help="of --solver inducing (default: rows / 4, at most 10000)"
     )
     model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
-    model.add_argument("--max-seconds", type=float, metavar="S", help="stop after about so long, with what there is")
+    model.add_argument(
+        "--max-seconds",
+        type=float,
+        metavar="S",
+        help="stop after about so long, with what there is; reading, compiling, factors, prior draws, exact solves and "
+        "judging are not cut short, but the time for the rest is planned so that they fit in",
+    )
     model.add_argument("--memory", type=float, metavar="GB", help="what it may take (default: what the machine has)")
     model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
     safety = parser.add_argument_group("long runs")
@@ -85,6 +94,7 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
 
 def run(arguments: argparse.Namespace) -> None:
     """Checks the options, joins the job, and learns."""
+    start = time.perf_counter()
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
@@ -92,7 +102,6 @@ def run(arguments: argparse.Namespace) -> None:
     from pathgp.cli.expected import check_points
     from pathgp.names import KERNELS, SOLVERS, named
 
-    start = time.perf_counter()
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
     at_least(a.max_seconds or 0, 0, "--max-seconds")
@@ -142,7 +151,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     with together():
         try:
             learned = rows.some(train) if len(test) else rows  # a copy only where it must be
-            fitted = Fitted.fit(learned, scan, a, checkpoint)
+            fitted = Fitted.fit(learned, scan, a, checkpoint, time_left(a.max_seconds, estimate.floor, start, tell))
             for name, value in fitted.constant.items():
                 tell(f"{name!r} is {value:g} in every row, so that nothing is learned from it.")
         except (KeyboardInterrupt, SystemExit) as stop:
@@ -175,6 +184,16 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
             f"learning was ended after {len(fitted.loss)} steps, and the best hyperparameters so far were kept: "
             f"{a.out} is a whole model with them."
         )
+
+
+def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[str], None]) -> float | None:
+    """What of --max-seconds is left for learning and the solver, since the command started."""
+    if seconds is None:
+        return None
+    passed = time.perf_counter() - start
+    if passed + sum(floor) > seconds:
+        tell(f"--max-seconds {seconds:g} is short: what is not cut short takes about {passed + sum(floor):.0f} s.")
+    return max(floor.budget(seconds - passed), SHORTEST)
 
 
 def take_part(options: argparse.Namespace) -> bool:

@@ -44,19 +44,21 @@ class Fitted:
         scan: Scan,
         options: argparse.Namespace,
         checkpoint: Checkpoint | None = None,
+        max_seconds: float | None = None,
     ) -> "Fitted":
-        """Learns hyperparameters and solves, with the options of `pathgp fit`."""
+        """Learns hyperparameters and solves, with the options of `pathgp fit`, in what is left of its time."""
         model = PathGPRegressor(
             kernel=options.kernel,
             noise=options.noise,
             solver=RandomPoints(options.points) if options.solver == "inducing" else options.solver,
             num_samples=options.num_samples,
-            max_seconds=options.max_seconds,
+            max_seconds=max_seconds,
             devices=options.devices,
             random_state=options.seed,
             verbose=options.speaks and sys.stderr.isatty(),
             checkpoint=checkpoint,
         ).fit(rows.X, rows.y)
+        model.set_params(max_seconds=options.max_seconds)
         model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
         ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
         facts = {"rows": len(rows.y), "ranges": ranges.tolist(), "missing": scan.missing, "skipped": scan.skipped}
