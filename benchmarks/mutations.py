@@ -296,18 +296,18 @@ BREAKS = [
         "tests/solvers/test_solvers.py",
     ),
     Break(
-        "SAP settles by what it fits without the projection",
+        "SAP does not ask the samples how far it is",
         "solvers/sap.py",
-        "    return unfitted[plan.probes.rows] - local\n",
-        "    return unfitted[plan.probes.rows]\n",
+        "    return share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))\n",
+        "    return 0.1 * share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))\n",
         "tests/solvers/test_solvers.py",
     ),
     Break(
         "of many inputs, rounding turns a derivative round",
         "distances.py",
-        "return _resolved(*primals), tangents[0]",
-        "return _resolved(*primals), jnp.sign(primals[0]) * tangents[0]",
-        "tests/kernels/test_stationary.py",
+        "return _by_product(X, Z), 2 * (own - product(A, dZ) - product(dX, B))",
+        "return _by_product(X, Z), 2 * (own - product(A, dZ) + product(dX, B))",
+        "tests/test_distances.py",
     ),
     Break(
         "the checksum does not know shapes",
@@ -387,10 +387,10 @@ BREAKS = [
         "tests/kernels/test_stationary.py",
     ),
     Break(
-        "what float32 cannot hold is not said",
-        "gp.py",
-        "if rounding > RESOLVED_NOISE * deviation:",
-        "if rounding > 1e6 * deviation:",
+        "the precision does not follow the noise",
+        "precision.py",
+        "np.float64 if rounding > ROUNDING else",
+        "np.float64 if rounding > 1e6 * ROUNDING else",
         "tests/test_gp.py",
     ),
     Break(
@@ -410,9 +410,30 @@ BREAKS = [
     Break(
         "a stored model is updated in its own precision",
         "gp.py",
-        "if self.system.X.dtype != jnp.result_type(float):",
-        "if False:",
+        "dtype = np.promote_types(dtype_of(self), jnp.result_type(float))",
+        "dtype = dtype_of(self)",
         "tests/test_gp.py",
+    ),
+    Break(
+        "distances of many inputs are a product in float32",
+        "distances.py",
+        "X, Z = X.astype(jnp.float64), Z.astype(jnp.float64)",
+        "X, Z = X.astype(jnp.float32), Z.astype(jnp.float32)",
+        "tests/test_distances.py",
+    ),
+    Break(
+        "the error of a posterior is a tenth of what it is",
+        "accuracy.py",
+        "missing = share * probes.corrections[:, :t]",
+        "missing = 0.1 * share * probes.corrections[:, :t]",
+        "tests/test_accuracy.py",
+    ),
+    Break(
+        "a derivative in float64 is taken outside its context",
+        "precision.py",
+        "and not is_concrete(X)",
+        "and False",
+        "tests/test_precision.py",
     ),
 ]
 

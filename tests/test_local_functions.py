@@ -212,9 +212,9 @@ def test_inducing_points_refuse_it(posterior):
         condition(posterior.gp, X, X[:, 0], solver=InducingCholesky(X[:20]), local=Local(), key=jax.random.key(0))
 
 
-def test_a_solve_that_settled_with_no_tolerance_is_finished_too(key):
+def test_a_solve_that_ends_by_its_estimated_error_is_finished_too(key):
     X = np.random.default_rng(0).normal(size=(300, 2))
-    settled = SAP(block_size=64, passes=9, tolerance=0.0, settle=0.5)
+    settled = SAP(block_size=64, passes=9, tolerance=1.0, error=0.5)
     posterior = condition(
         GP(Matern32(1.0), noise=0.1), X, np.sin(X[:, 0]), solver=settled, local=Local(20), num_samples=2, key=key
     )

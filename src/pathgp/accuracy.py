@@ -228,7 +228,7 @@ def estimate(
         # The error of a sample is independent of its exact deviation, and adds to the variance.
         bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
         if probes.local is not None:
-            spread = 4 / s * (1 - _correlation2(deviations, draws - probes.local[:, t:]))
+            spread = 4 / s * max(0.0, 1 - _correlation2(deviations, draws - probes.local[:, t:]))
     missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
@@ -241,8 +241,13 @@ def _correlation2(a: Float64[np.ndarray, "p s"], b: Float64[np.ndarray, "p s"]) 
     return float(np.mean(np.sum(a * b, axis=1) ** 2 / np.where(squares > 0, squares, 1)))
 
 
-def slope(deviations: Float[Array, "p s"], guess: Float[Array, "p s"]) -> Float[Array, ""]:
-    """Of the deviations on a guess of their error, with the prior of `SLOPE` for what the samples cannot tell.
+def slope(
+    deviations: Float[Array, "p s"],
+    guess: Float[Array, "p s"],
+    prior: float | Float[Array, ""] = SLOPE,
+    spread: float | Float[Array, ""] = SLOPE_SPREAD,
+) -> Float[Array, ""]:
+    """Of the deviations on a guess of their error, with a prior for what the samples cannot tell.
 
     Samples are independent of each other, points are not: the variance of the slope is that between samples.
     """
@@ -250,4 +255,4 @@ def slope(deviations: Float[Array, "p s"], guess: Float[Array, "p s"]) -> Float[
     total = jnp.where(jnp.sum(size) > 0, jnp.sum(size), 1)
     found = jnp.sum(products) / total
     told = jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
-    return jnp.maximum(0.5, (found / told + SLOPE / SLOPE_SPREAD**2) / (1 / told + 1 / SLOPE_SPREAD**2))
+    return jnp.maximum(0.5, (found / told + prior / spread**2) / (1 / told + 1 / spread**2))

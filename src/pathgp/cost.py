@@ -27,6 +27,7 @@ from pathgp.names import SOLVERS, named
 from pathgp.neighbours import Exhaustive
 from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
 from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
+from pathgp.solvers.sap import PROBES
 from pathgp.tiles import tiled_product
 
 DOUBLE = 8
@@ -203,8 +204,18 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> 
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
     name = f"SAP, {passes} passes"
     prepared = BLOCK_FLOPS * N * block**2 * (1 if visits == 1 else 0.1)
-    uncut = {"prepared": prepared, "first": 0.1 * N**2}  # it keeps its residual
-    return Work(name, entries=passes * N**2, flops=flops, columns=18, inputs=4, bytes=min(factors, kept), **uncut)
+    probes = 4 * PROBES * N  # by which it estimates its error, before the first pass; then PROBES * N in each
+    entries = passes * (N**2 + PROBES * N) + probes
+    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes}  # it keeps its residual
+    return Work(
+        name,
+        entries=entries,
+        flops=flops,
+        columns=18,
+        inputs=4,
+        bytes=min(factors, kept),
+        **uncut,
+    )
 
 
 def _auto(N: int, c: int) -> Work:

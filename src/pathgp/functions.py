@@ -17,7 +17,7 @@ from pathgp.checks import floats, is_concrete
 from pathgp.features import Features, Stacked, Total
 from pathgp.forking import check_not_forked
 from pathgp.kernels import Kernel
-from pathgp.precision import as_values, in_own_precision
+from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.tiles import map_rows, pad_rows, product, split_product
 
 POINTS, AT_ONCE = 256, 8
@@ -76,9 +76,11 @@ class Function(eqx.Module):
     weights: PyTree[Float[Array, "_ *s"]]
     """One array; or a tuple, for a sum of functions whose weights are split over devices."""
 
-    @as_values
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         """The values at the rows of X, (n, s) or (n,)."""
+        return evaluate_rows(self._values, dtype_of(self), X)
+
+    def _values(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
         points, n = padded(X, self.features.inputs)
         return by_tiles(_evaluate, (self,), points)[:n]
 

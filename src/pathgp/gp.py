@@ -430,14 +430,14 @@ def estimated_errors(posterior: Posterior) -> Errors:
 def _warn_of_errors(found: Errors, info: Info) -> None:
     what = []
     if not found.mean <= PROMISED_ERROR:
-        what.append(f"the mean by about {found.mean:.2g} posterior standard deviations")
+        what.append(f"the mean is off by about {found.mean:.2g} posterior standard deviations")
     if not found.bias <= PROMISED_ERROR:
-        what.append(f"the variance by about {100 * found.bias:.2g} %")
+        what.append(f"the variance is off by about {100 * found.bias:.2g} %")
     if what:
         warnings.warn(
-            f"the posterior is not exact: {info.solver} leaves {' and '.join(what)} (estimated; {info.precision}, "
-            f"relative residual {float(jnp.max(info.relative_residual)):.1e}). Allow more steps or a smaller tolerance, "
-            "or take solvers.Auto() or solvers.Cholesky().",
+            f"the posterior is not exact: with {info.solver} in {info.precision} {' and '.join(what)} (estimated), and "
+            f"the largest relative residual is {float(jnp.max(info.relative_residual)):.1e}. Allow more steps or a "
+            "smaller tolerance, or take solvers.Auto() or solvers.Cholesky().",
             AccuracyWarning,
             stacklevel=5,
         )

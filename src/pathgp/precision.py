@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pathgp.checks import is_concrete
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,6 +65,45 @@ def in_own_precision(method: Callable[P, T]) -> Callable[P, T]:
             return method(*args, **kwargs)
 
     return run
+
+
+def evaluate_rows(f: Callable[[Any], Any], dtype: Any, X: Any) -> Any:
+    """f(X) computed in `dtype`, for an f that maps rows to rows, and returned in the dtype of the caller's setting.
+
+    Inside a transformation of JAX the derivative of a computation in float64 would be taken outside its context, and
+    be rounded there. So it is given as the Jacobian of each row, itself computed in float64.
+    """
+    outside = jnp.result_type(float)
+    if np.dtype(dtype) == np.float64 and outside != jnp.float64 and not is_concrete(X):
+        return _differentiable(f)(X.astype(outside))
+    with working_in(dtype):
+        values = f(X)
+    return cast(values, outside)
+
+
+def _differentiable(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """f of rows, in float64 inside and float32 outside, with derivatives of every order."""
+
+    @jax.custom_jvp
+    def values(X: Any) -> Any:
+        with working_in(np.float64):
+            out = f(X.astype(np.float64))
+        return cast(out, X.dtype)
+
+    def jacobian(X: Any) -> Any:
+        """The derivative of every row's values in each of the row's inputs, which is the last axis."""
+        directions = jnp.broadcast_to(jnp.eye(X.shape[1], dtype=X.dtype)[:, None, :], (X.shape[1], *X.shape))
+        slopes = jax.lax.map(lambda direction: jax.jvp(f, (X,), (direction,))[1], directions)
+        return jax.tree.map(lambda slope: jnp.moveaxis(slope, 0, -1), slopes)
+
+    @values.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        (X,), (dX,) = primals, tangents
+        spread = lambda J: dX.reshape(dX.shape[0], *[1] * (J.ndim - 2), dX.shape[1])
+        slopes = jax.tree.map(lambda J: jnp.sum(J * spread(J), axis=-1), _differentiable(jacobian)(X))
+        return values(X), slopes
+
+    return values
 
 
 def as_values(method: Callable[P, T]) -> Callable[P, T]:

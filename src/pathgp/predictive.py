@@ -16,7 +16,7 @@ from pathgp.features import Constant
 from pathgp.forking import check_not_forked
 from pathgp.functions import POINTS, Function, by_tiles, padded
 from pathgp.local import Projection
-from pathgp.precision import as_values, in_own_precision
+from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.tiles import map_rows
 
 SIZES = (POINTS, 64, 8)
@@ -134,7 +134,6 @@ class Predictive(eqx.Module):
         weights = jnp.concatenate([zero, -self.draws.weights], axis=1)
         return Function(self.draws.features, weights) + self.columns(slice(None))
 
-    @as_values
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """The mean and the variance of f(x), without noise, at little more than the cost of either.
 
@@ -143,6 +142,9 @@ class Predictive(eqx.Module):
         same samples: nearly all of the sampling error is common to both estimates, and cancels.
         """
         self._refuse_no_samples()
+        return evaluate_rows(self._predict, dtype_of(self), x)
+
+    def _predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         points, n = padded(x, self.update_at_points.features.inputs)
         parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed
         values = by_tiles(_moments, parts, points)[:n]

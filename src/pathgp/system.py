@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray, Shaped
 from pathgp import sharding
 from pathgp.functions import Function
 from pathgp.kernels import Kernel
+from pathgp.precision import in_own_precision
 from pathgp.sharding import Tree, over_rows, own
 from pathgp.tiles import TILE, map_rows, product_of_rows, split_product, tiled_product
 
@@ -35,11 +36,13 @@ class Targets(eqx.Module):
     draws: Function | None = None
 
     @property
+    @in_own_precision
     def total(self) -> Float[Array, "N s"]:
         """b = signal + noise."""
         return self.signal + self.noise
 
     @property
+    @in_own_precision
     def norms(self) -> Float[Array, "s"]:
         """‖b‖ of each column, one where a column is zero, to divide residuals by."""
         norms = jnp.linalg.norm(self.total, axis=0)

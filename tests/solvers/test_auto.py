@@ -24,10 +24,10 @@ def test_it_names_its_choice_and_the_reason(key, caplog):
 def test_more_rows_take_block_projections_within_the_users_limits():
     system, _ = problem(N=10)
     many = eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS + 1, 3)))
-    solver, local, reason = Auto(local=None, settle=0.1, tolerance=0.2, max_seconds=7.0).choose(many)
+    solver, local, reason = Auto(local=None, error=0.1, tolerance=0.2, max_seconds=7.0).choose(many)
     assert local is None
     assert isinstance(solver, SAP)
-    assert (solver.settle, solver.tolerance, solver.max_seconds) == (0.1, 0.2, 7.0)
+    assert (solver.error, solver.tolerance, solver.max_seconds) == (0.1, 0.2, 7.0)
     assert "4001 rows" in reason
     assert isinstance(Auto().choose(eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS, 3))))[0], Cholesky)
 

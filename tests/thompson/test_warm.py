@@ -11,7 +11,7 @@ from pathgp.solvers import CG, SAP
 @pytest.mark.parametrize(
     "solver",
     [
-        pytest.param(SAP(passes=1000, block_size=110, tolerance=0.01), id="SAP"),
+        pytest.param(SAP(passes=1000, block_size=110, tolerance=0.01, error=float("inf")), id="SAP"),
         pytest.param(CG(steps=2000, tolerance=0.01), id="CG", marks=pytest.mark.slow),
     ],
 )
@@ -24,8 +24,9 @@ def test_a_tenth_more_data_needs_at_most_half_the_passes_of_a_solve_from_zero(so
         gp, data.X[old], data.y[old], key=jax.random.key(0), solver=solver, num_samples=8, num_features=500
     )
     warm = first.update(data.X[new], data.y[new], key=jax.random.key(1))
-    cold = solver.solve(warm.system, warm.targets, key=warm.key)
+    with jax.enable_x64(True):  # little noise: the posterior is in float64
+        cold = solver.solve(warm.system, warm.targets, key=warm.key)
     for info in (warm.info, cold.info):
-        assert np.max(info.relative_residual) <= 0.01
+        assert np.max(np.asarray(info.relative_residual)) <= 0.01
     # one pass more, for the residual where a warm start begins
     assert warm.info.passes + 1 <= cold.info.passes / 2

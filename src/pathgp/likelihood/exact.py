@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -33,6 +34,12 @@ Below, they take no less time than one; and as they wait for each other actively
 processors, for instance the other folds of a cross-validation.
 """
 
+FEW_ROWS, RESTARTS = 500, 3
+"""Up to so many rows there are so many restarts: a factorisation takes milliseconds, and optima are many."""
+
+SHORTER = (0.3, 0.1, 1.0)
+"""Factors of the length scales of the first restarts, then again."""
+
 RUNAWAY = 10.0
 """How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
 
@@ -40,18 +47,20 @@ RUNAWAY = 10.0
 class Exact(Method):
     """Minimises −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π by L-BFGS-B (SciPy), in float64.
 
-    The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation a step. Starts from the process and from
-    `restarts` others, with other length scales and a hundredth, a ten-thousandth or all of the noise; the best end is
-    kept.
+    The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation per step. Starts from the GP and from
+    `restarts` others, with shorter length scales, all, a hundredth or a ten-thousandth of the noise, and then at
+    random; the best end is kept. A start on which all rows look alike ends as "mean plus noise" where the function
+    varies within the length scale, and a shorter one finds it: three restarts do up to `FEW_ROWS` rows, unless
+    `restarts` says how many.
     """
 
     steps: int = 100
-    restarts: int = 0
+    restarts: int | None = None
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "Exact.steps")
-        checks.at_least(self.restarts, 0, "Exact.restarts")
+        checks.at_least(self.restarts or 0, 0, "Exact.restarts")
 
     def fit(
         self,
@@ -90,8 +99,9 @@ class Exact(Method):
         with jax.enable_x64(True), _one_blas_thread() if few else contextlib.nullcontext():
             wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
             start = prior.projected(parameters(wide))
-            with Record(self.steps * (self.restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
-                for another in _starts(start, self.restarts, key):
+            restarts = (RESTARTS if X.shape[0] <= FEW_ROWS else 0) if self.restarts is None else self.restarts
+            with Record(self.steps * (restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
+                for another in _starts(start, restarts, key):
                     if record.out_of_time and not evaluations.ahead:
                         break
                     descents.append(Descent(prior.projected(another), X, y, prior, record, evaluations))
@@ -221,9 +231,10 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
     """The given start, and others around it."""
     starts = [p]
     for i in range(restarts):
-        leaves, structure = jax.tree.flatten(p.log_kernel)
+        shorten, spread = partial(jnp.add, np.log(SHORTER[i % len(SHORTER)])), 0.1 if i < 2 else 0.7
+        leaves, structure = jax.tree.flatten(where_named(p.log_kernel, "lengthscale", shorten, lambda leaf: leaf))
         keys = jax.random.split(jax.random.fold_in(key, i), len(leaves))
-        moved = [leaf + 0.7 * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
+        moved = [leaf + spread * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
         kernel = jax.tree.unflatten(structure, moved)
         noise = p.log_noise - np.log(100.0) * ((i + 1) % 3)
         starts.append(Parameters(kernel, noise, p.mean, p.noise_shape, p.floor))

@@ -1,5 +1,6 @@
 """The nearest-neighbour likelihood: each row given its nearest earlier ones, a few rows at a time."""
 
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -101,6 +102,12 @@ class NearestNeighbour(Method):
             raise ValueError(
                 "no step of learning was finite: scale X to about one, remove rows that repeat others, or start from "
                 "more noise."
+            )
+        if record.left_out:
+            warnings.warn(
+                f"{record.left_out} of {len(record.loss)} steps of hyperparameter fitting were not finite and were "
+                "left out: scale X and y to about one, or start from more noise.",
+                stacklevel=4,
             )
         return GP(found.kernel, noise, found.mean), record.trace()
 

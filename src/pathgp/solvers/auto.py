@@ -22,11 +22,11 @@ from pathgp.system import System, Targets
 logger = logging.getLogger("pathgp")
 
 EXACT_ROWS, EXACT_ROWS_FLOAT64 = 4000, 8000
-"""Up to here a factorisation takes no longer than the passes that projections need."""
+"""Up to this many rows the system is factorised at once. The limit for float64 is an estimate, not a measurement."""
 HAND_OVER_ROWS = 20_000
 """Up to here a factorisation takes the place of projections that do not converge, if there is memory for it."""
 ROWS_PER_PASS = 300
-"""Of as many rows each, a factorisation takes as long as one pass over the data."""
+"""Projections get one pass per this many rows before a factorisation takes over: an estimate of its cost in passes."""
 PROJECTED_ROWS = 250_000
 SUBSET_ROWS = 25_000
 
@@ -43,7 +43,7 @@ class Auto(Solver):
     """Exact up to 4000 rows (8000 in float64); up to 250,000 block projections, above that on a subset of the rows.
 
     All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
-    without. Projections end when the estimated error of the mean is below `error` posterior standard deviations, or
+    without. Projections end when the estimated error of the mean is below `error` posterior standard deviations and
     the relative residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
     factorisation takes over where they do not converge, which is warned of.
 
@@ -53,7 +53,7 @@ class Auto(Solver):
     local: Local | None = Local()
     passes: int = 60
     error: float = 0.03
-    tolerance: float = 1e-5
+    tolerance: float = 1.0
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:

@@ -174,8 +174,8 @@ MORE = "allow more steps or take another solver"
 GROWN = 2.0
 """A column whose residual is this many times its smallest so far is taken back to there."""
 MOST_RESTARTS = 3
-ROUNDED = 1e-3
-"""By how much the relative residual of zero weights may be off, as it is estimated or rounded."""
+ROUNDED = 1e-5
+"""Of the scale of the merit of an iterate: differences that may be rounding."""
 HALVED = 0.5
 """What one renewal of the residual must leave of that of another, else precision is used up."""
 
@@ -230,6 +230,8 @@ class Iterative(Solver):
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
         """The relative residual of each column, and the residual columns if they are at hand."""
 
+    is_bounded: ClassVar[bool] = True
+    """Whether an iterate that is worse than zero weights means that the solve has diverged."""
     recursive: ClassVar[bool] = False
     """Whether the residual is that of a recursion, from which rounding leads away.
 
@@ -286,7 +288,7 @@ class Iterative(Solver):
 
         relative, residual = _residual(method, plan, system, targets, state)
         converged = self.verdict(relative, plan, system, targets, state)
-        best = _Best(relative, _weights(method, plan, state), residual)
+        best = _best(relative, _weights(method, plan, state), residual, targets)
         done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
         before = None if saved is None else saved.restore((state, converged))
@@ -314,8 +316,11 @@ class Iterative(Solver):
             done += advanced
             if done % check == 0 or done == last:
                 relative, residual = _residual(method, plan, system, targets, state)
-                best, grown = _better(best, relative, _weights(method, plan, state), residual, converged)
-                if bool(jnp.any(grown)) and restarts < MOST_RESTARTS:
+                now = _best(relative, _weights(method, plan, state), residual, targets)
+                best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
+                if bool(jnp.any(grown)) and restarts == MOST_RESTARTS:
+                    break
+                if bool(jnp.any(grown)):
                     state, restarts = _restarted(method, plan, system, targets, state, best, grown), restarts + 1
                     relative, residual = _residual(method, plan, system, targets, state)
                     logger.info("%s restarts %d columns whose residual grew.", type(self).__name__, int(grown.sum()))
@@ -324,6 +329,7 @@ class Iterative(Solver):
                     state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
                     relative, residual = _residual(method, plan, system, targets, state)
                     converged = self.verdict(relative, plan, system, targets, state)
+                    best = _best(relative, _weights(method, plan, state), residual, targets)  # not a recursion's
                     left = [left[1], float(jnp.max(relative))]
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
@@ -342,12 +348,14 @@ class Iterative(Solver):
             converged = self.verdict(relative, plan, system, targets, state)
         if bar is not None:
             bar.close()
-        weights = _weights(method, plan, state)
-        best, grown = _better(best, relative, weights, residual, converged)
+        now = _best(relative, _weights(method, plan, state), residual, targets)
+        best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
         if bool(jnp.any(grown)):
-            relative, weights, residual = _chosen(best, relative, weights, residual, grown)
-        self._refuse_divergence(relative, done)
-        jax.block_until_ready(weights)
+            state = _restarted(method, plan, system, targets, state, best, grown)
+            relative, residual = _residual(method, plan, system, targets, state)
+            now = _best(relative, _weights(method, plan, state), residual, targets)
+        self._refuse_divergence(now, grown, done)
+        weights = jax.block_until_ready(now.weights)
         seconds = time.perf_counter() - clock
         taken = done, done * passes + renewals, seconds
         info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
@@ -358,46 +366,57 @@ class Iterative(Solver):
     def _in_time(self, system: System, seconds: float) -> bool:
         return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
 
-    def _refuse_divergence(self, relative: Float[Array, "s"], step: int) -> None:
-        worst = float(jnp.max(relative))
-        if not worst <= 1 + ROUNDED:
+    def _refuse_divergence(self, now: "_Iterate", grown: Bool[Array, "s"], step: int) -> None:
+        """Raises `DivergenceError` where weights are worse than zero, or were never better before they grew."""
+        if self.is_bounded:
+            least = now.merit <= jnp.where(grown, -ROUNDED, ROUNDED) * now.scale
+        else:
+            least = jnp.isfinite(now.relative)
+        if not bool(jnp.all(least)):
             raise DivergenceError(
-                f"{type(self).__name__} diverged: after {step} steps the relative residual is {worst:.1e}, and zero "
-                "weights have 1. Take a smaller step size, more noise, or another solver such as solvers.Auto()."
+                f"{type(self).__name__} diverged: after {step} steps the weights are no better than zero (relative "
+                f"residual {float(jnp.max(now.relative)):.1e}). Take a smaller step size, more noise, or another "
+                "solver such as solvers.Auto()."
             )
 
 
-class _Best(eqx.Module):
-    """The iterate of each column with the smallest relative residual so far."""
+class _Iterate(eqx.Module):
+    """What a solve has come to.
+
+    `merit` tells iterates apart, and is 0 for zero weights: where the residual is known, the objective
+    ½wᵀHw − bᵀw = −½wᵀ(b + r), which falls from step to step even where the residual does not; else the relative
+    residual less one.
+    """
 
     relative: Float[Array, "s"]
+    merit: Float[Array, "s"]
+    scale: Float[Array, "s"]
+    """Of a part of which the merit is rounded."""
     weights: Float[Array, "N s"]
     residual: Float[Array, "N s"] | None
 
 
 @eqx.filter_jit
-def _better(
-    best: _Best, relative: Array, weights: Array, residual: Array | None, frozen: Array
-) -> tuple[_Best, Bool[Array, "s"]]:
-    """The best iterates, and the columns whose present one is far worse than their best or not finite."""
-    is_better = relative < best.relative
-    take = lambda new, old: jnp.where(is_better, new, old)
-    kept = None if residual is None or best.residual is None else take(residual, best.residual)
-    new = _Best(take(relative, best.relative), take(weights, best.weights), kept)
-    return new, ~(relative <= GROWN * new.relative) & ~frozen
+def _best(relative: Array, weights: Array, residual: Array | None, targets: Targets) -> _Iterate:
+    if residual is None or weights.shape != targets.signal.shape:
+        return _Iterate(relative, relative - 1, jnp.ones_like(relative), weights, residual)
+    b = targets.total
+    objective, size = -jnp.sum(weights * (b + residual), axis=0) / 2, jnp.sum(jnp.abs(weights * b), axis=0)
+    return _Iterate(relative, objective, size, weights, residual)
 
 
 @eqx.filter_jit
-def _chosen(best: _Best, relative: Array, weights: Array, residual: Array | None, grown: Array) -> tuple:
-    """The best iterate of the columns that have grown, the present one of the others."""
-    take = lambda old, new: jnp.where(grown, old, new)
-    kept = None if residual is None or best.residual is None else take(best.residual, residual)
-    return take(best.relative, relative), take(best.weights, weights), kept
+def _better(best: _Iterate, now: _Iterate, frozen: Array) -> tuple[_Iterate, Bool[Array, "s"]]:
+    """The better iterate of each column, and the columns that are far from their best now, or not finite."""
+    is_better = (now.merit < best.merit) & jnp.isfinite(now.relative)
+    take = lambda new, old: jnp.where(is_better, new, old)
+    grown = ~(now.relative <= GROWN * best.relative) & ~(now.merit <= best.merit + ROUNDED * best.scale)
+    return jax.tree.map(take, now, best), grown & ~frozen
 
 
 @eqx.filter_jit
 def _restarted(
-    solver: Iterative, plan: Any, system: System, targets: Targets, state: Any, best: _Best, grown: Array
+    solver: Iterative, plan: Any, system: System, targets: Targets, state: Any, best: _Iterate, grown: Array
 ) -> Any:
     again = solver.restarted(plan, system, targets, state, best.weights, best.residual, grown)
     return system.constrained(again)

@@ -35,14 +35,14 @@ def gram_product(
 ) -> Float[Array, "M s"]:
     """K_zX Σ⁻¹ (K_Xz V − B) in one pass: a tile of some rows and all points is evaluated once and used twice.
 
-    It is a quarter of a tile that is used once, so that it is in the cache still the second time. There are so many
+    It is small enough to be in the cache still the second time. There are so many
     tiles that a sum of one after another would round too much: it is a sum of sums.
     """
 
     def local(
         X: Array, precision: Array, B: Array | None, kernel: Kernel, points: Array, V: Array
     ) -> Float[Array, "M s"]:
-        rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // (4 * points.shape[0])))
+        rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // points.shape[0]))
         together = max(1, math.isqrt(-(-X.shape[0] // rows)))
         tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
         zero = jnp.zeros_like(V.T)

@@ -50,6 +50,7 @@ class InducingCG(Inducing, Iterative):
     steps: int = 50
     tolerance: float = 1e-3
     max_seconds: float = float("inf")
+    is_bounded: ClassVar[bool] = False
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
 
     def __check_init__(self) -> None:

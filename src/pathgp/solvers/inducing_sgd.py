@@ -1,5 +1,7 @@
 """The paper's stochastic gradient descent with inducing points."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -47,6 +49,7 @@ class InducingSGD(Inducing, Iterative):
     descent: SGD = SGD()
     tolerance: float = 0.001
     max_seconds: float = float("inf")
+    is_bounded: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "InducingSGD.steps")

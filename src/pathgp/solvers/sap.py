@@ -9,17 +9,20 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.accuracy import slope
-from pathgp.kernels.base import has_coordinates
+from pathgp.accuracy import BLOCK, SLOPE, slope
+from pathgp.kernels import Kernel
+from pathgp.lapack import definite_solve
 from pathgp.local import Local
-from pathgp.neighbours import Exhaustive, in_neighbourhoods
+from pathgp.neighbours import Exhaustive, in_neighbourhoods, smallest
 from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
 from pathgp.tiles import product_of_rows, split_product
 
-PROBES = 256
+PROBES = 64
+ROUNDED = 1e-6
+"""A relative residual that is rounding."""
 
 
 class _Plan(eqx.Module):
@@ -37,12 +40,17 @@ class _Plan(eqx.Module):
 
 
 class _Probes(eqx.Module):
-    """Points between rows, the prior draws there (zero for a mean), and the local projection at them."""
+    """Points between rows, and what a block of rows around each says of its residual."""
 
     x: Float[Array, "p d"]
     draws: Float[Array, "p s"]
-    neighbours: Int[Array, "p m"] | None
-    coefficients: Float[Array, "p m"] | None
+    """The prior draws there; zero for a mean."""
+    neighbours: Int[Array, "p m"]
+    block: Float[Array, "p m"]
+    """k(x, X_c) H_cc⁻¹."""
+    local: Float[Array, "p m"] | None
+    """The coefficients of the local projection, where there is one."""
+    variance: Float[Array, "p"]
 
 
 class _Iterate(eqx.Module):
@@ -54,10 +62,8 @@ class _State(eqx.Module):
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
-    values: Float[Array, "p s"]
-    """k(x, X)w̄ at the probes after the last pass, with what the local projection adds."""
     error: Float[Array, "s"]
-    """The estimated error of the values, rms in posterior standard deviations."""
+    """The estimated error of k(x, X)w̄, rms in posterior standard deviations."""
     age: Float[Array, "s"]
     """Steps of each column since its momentum began."""
     plain: Float[Array, "s"]
@@ -87,11 +93,9 @@ class SAP(Iterative):
     The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
     on without acceleration, which rounding makes unstable where there is little noise.
 
-    After every pass the error of the values k(x, X)w̄ at `PROBES` points is estimated from what the pass changed: the
-    deviations f(x) − k(x, X)w̄ of the samples, which would be independent of the change if they were exact, tell how
-    much of it is still to come (`pathgp.accuracy`). A column is done when its estimated error is below `error`
-    posterior standard deviations, thrice that for samples, or its relative residual within `tolerance`. Where `local`
-    is to finish the solve, it does so for these values too.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points between rows, as `pathgp.accuracy` explains.
+    A column is done when its estimated error is below `error` posterior standard deviations, thrice that for samples,
+    and its relative residual within `tolerance`. Where `local` is to finish the solve, it does so there too.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -106,7 +110,7 @@ class SAP(Iterative):
     averaging: float | None = 4.0
     accelerated: bool = True
     factor_bytes: int = 512 * 2**20
-    tolerance: float = 1e-5
+    tolerance: float = 0.01
     error: float = 0.03
     local: Local | None = None
     max_seconds: float = float("inf")
@@ -173,9 +177,9 @@ class SAP(Iterative):
         w, r = constrained(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
         number, _ = self.blocks(system)
         first, zeros = _Iterate(w, r), jnp.zeros(w.shape[1], w.dtype)
-        values = _values(plan, system, first)
         steps = jnp.zeros((), int)
-        return _State(first, first, first, values, zeros + jnp.inf, zeros, zeros, jnp.arange(number), steps, key)
+        error = _error(plan, system, targets, first)
+        return _State(first, first, first, error, zeros, zeros, jnp.arange(number), steps, key)
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One block projection."""
@@ -195,12 +199,8 @@ class SAP(Iterative):
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
         average = _between(state.average, iterate, rate)
         steps = state.steps + 1
-        values, error = jax.lax.cond(
-            steps % number == 0,
-            lambda: _with_error(plan, targets, _values(plan, system, average), state.values),
-            lambda: (state.values, state.error),
-        )
-        state = _State(iterate, momentum, average, values, error, state.age + 1, state.plain, sequence, steps, key)
+        error = jax.lax.cond(steps % number == 0, lambda: _error(plan, system, targets, average), lambda: state.error)
+        state = _State(iterate, momentum, average, error, state.age + 1, state.plain, sequence, steps, key)
         return constrained(system.mesh, state, plan.X.shape[0])
 
     def restarted(
@@ -219,10 +219,9 @@ class SAP(Iterative):
         best = _Iterate(*(jnp.pad(x[plan.order], padding) for x in (weights, r)))
         back = lambda old: jax.tree.map(lambda a, b: jnp.where(grown, a, b), best, old)
         iterate, momentum, average = map(back, (state.iterate, state.momentum, state.average))
-        values = jnp.where(grown, _values(plan, system, best), state.values)
-        error = jnp.where(grown, jnp.inf, state.error)
-        age, plain = jnp.where(grown, 0, state.age), jnp.where(grown, 1, state.plain)
-        return _State(iterate, momentum, average, values, error, age, plain, state.sequence, state.steps, state.key)
+        error, age = jnp.where(grown, jnp.inf, state.error), jnp.where(grown, 0, state.age)
+        plain = jnp.where(grown, 1, state.plain)
+        return _State(iterate, momentum, average, error, age, plain, state.sequence, state.steps, state.key)
 
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
@@ -255,9 +254,10 @@ class SAP(Iterative):
     def verdict(
         self, relative: Float[Array, "s"], plan: _Plan, system: System, targets: Targets, state: _State
     ) -> Bool[Array, "s"]:
-        """Within the tolerance, or as exact as is asked for."""
+        """As exact as is asked for, by both measures, or to rounding."""
         is_mean = jnp.arange(relative.shape[0]) < targets.num_means
-        return (relative <= self.tolerance) | (state.error <= jnp.where(is_mean, self.error, 3 * self.error))
+        is_exact = state.error <= jnp.where(is_mean, self.error, 3 * self.error)
+        return (relative <= self.tolerance) & (is_exact | (relative <= ROUNDED))
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
@@ -265,48 +265,56 @@ class SAP(Iterative):
         return self.passes * number, number, 1 / number
 
 
-def _values(plan: _Plan, system: System, iterate: _Iterate) -> Float[Array, "p s"]:
-    """k(x, X)w at the probes, with what the local projection adds."""
-    probes = plan.probes
+def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
+    """The estimated error of each column at the probes, see `pathgp.accuracy`."""
+    probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
-    if probes.neighbours is None:
-        return values
-    return values + jnp.einsum("pm,pms->ps", probes.coefficients, iterate.r[probes.neighbours])
-
-
-def _with_error(
-    plan: _Plan, targets: Targets, new: Float[Array, "p s"], old: Float[Array, "p s"]
-) -> tuple[Float[Array, "p s"], Float[Array, "s"]]:
-    """The new values, and their estimated error from what the last pass changed."""
-    means, change = targets.num_means, new - old
-    deviations = (plan.probes.draws - new)[:, means:]
-    if deviations.shape[1] == 0:  # no samples to tell: as if the next passes changed twice as much as this one
-        scale = jnp.sqrt(jnp.mean(new**2, axis=0))
-        return new, 2 * jnp.sqrt(jnp.mean(change**2, axis=0)) / jnp.where(scale > 0, scale, 1)
-    v = jnp.mean(deviations**2, axis=1, keepdims=True)
+    r = iterate.r[probes.neighbours]
+    guess = jnp.einsum("pm,pms->ps", probes.block, r)
+    if probes.local is not None:
+        added = jnp.einsum("pm,pms->ps", probes.local, r)
+        values, guess = values + added, guess - added
+    deviations = (probes.draws - values)[:, means:]
+    v = jnp.mean(deviations**2, axis=1, keepdims=True) if deviations.shape[1] else probes.variance[:, None]
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
-    share = slope(deviations / unit, change[:, means:] / unit)
-    return new, share * jnp.sqrt(jnp.mean((change / unit) ** 2, axis=0))
+    share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
+    return share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
-    """Points between a row and its neighbour, and the places of their neighbours in the order of the blocks."""
-    number = min(PROBES, system.size)
-    rows = order[jnp.arange(number) * system.size // number]
-    A = system.inputs(rows)
-    x = A
-    if has_coordinates(system.kernel, A):
-        search = Exhaustive(system.kernel.coordinates(system.everywhere(system.X)))
-        partners = search.nearest(system.kernel.coordinates(A), min(2, system.size))[:, -1]
-        x = (A + system.inputs(partners)) / 2
+    """Points half-way between a row and its nearest neighbour, and the blocks around them."""
+    number, size = min(PROBES, system.size), min(BLOCK, system.size)
+    A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
+    A = A[order[jnp.arange(number) * system.size // number]]
+    partners = _strongest(system.kernel, A, X, min(2, system.size))[:, -1]
+    x = (A + X[partners]) / 2
+    near = _strongest(system.kernel, x, X, size)
     draws = jnp.zeros((number, targets.num_means), x.dtype)
     if targets.draws is not None:
         draws = jnp.concatenate([draws, targets.draws.features.apply(x, targets.draws.weights)], axis=1)
-    if local is None:
-        return _Probes(x, draws, None, None)
+
+    def around(x: Float[Array, "d"], c: Int[Array, "m"]) -> tuple[Array, Array]:
+        K, k = system.kernel(X[c], X[c]), system.kernel(X[c], x[None])[:, 0]
+        least = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # that K resolves
+        a = definite_solve(K + jnp.diag(jnp.maximum(noise[c], least)), k)
+        return a, system.kernel.diag(x[None])[0] - a @ k
+
+    block, variance = jax.vmap(around)(x, near)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
-    coefficients, neighbours = local.projection(system, search=Exhaustive).coefficients(x)
-    return _Probes(x, draws, places[neighbours], coefficients)
+    if local is None:
+        return _Probes(x, draws, places[near], block, None, variance)
+    coefficients, rows = local.projection(system, search=Exhaustive).coefficients(x)
+    both = places[jnp.concatenate([near, rows], axis=1)]
+    zeros = jnp.zeros_like
+    block, of_local = (
+        jnp.concatenate(pair, axis=1) for pair in ((block, zeros(coefficients)), (zeros(block), coefficients))
+    )
+    return _Probes(x, draws, both, block, of_local, variance)
+
+
+def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
+    """The rows that are most strongly correlated with each point: a search that any kernel allows."""
+    return smallest(-kernel(x, X) / jnp.sqrt(kernel.diag(X)), num)[1]
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
@@ -320,7 +328,7 @@ def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, 
     return key, jax.random.permutation(subkey, number)
 
 
-def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, ""]) -> _Iterate:
+def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, "s"]) -> _Iterate:
     """(1 − weight) a + weight b."""
     return jax.tree.map(lambda x, y: x + weight * (y - x), a, b)
 
