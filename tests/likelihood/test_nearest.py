@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
+from scipy.spatial.distance import cdist
 from test_exact import drawn
 
 from pathgp import GP
-from pathgp.kernels import Matern32
+from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import NearestNeighbour, default_gp, fit_hyperparameters, nearest
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.nearest import Pool, batch_loss, draw_pool, nearest_earlier
@@ -62,9 +63,8 @@ def test_the_nearest_earlier_rows_by_hand():
 
 def test_a_pool_of_many_rows_has_the_nearest_earlier_ones(monkeypatch, key):
     monkeypatch.setattr(nearest, "PREFIX_ROWS", 200)
-    monkeypatch.setattr(nearest, "POOL_ROWS", 300)
     X = jax.random.uniform(key, (3000, 2))
-    pool = draw_pool(Matern32([0.5, 2.0]), X, 10, key)
+    pool = draw_pool(Matern32([0.5, 2.0]), X, 10, key, size=300)
     assert pool.rows.shape == (300,)
     scaled = np.asarray(X) / [0.5, 2.0]
     for row, earlier, valid in zip(*map(np.asarray, (pool.rows, pool.earlier, pool.valid)), strict=True):
@@ -120,3 +120,23 @@ def test_ctrl_c_and_time_return_what_there_is(key, monkeypatch):
 def test_settings_that_make_no_sense_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1"):
         NearestNeighbour(**{name: 0})
+
+
+def test_a_noiseless_function_is_predicted_better_after_the_refinement(x64, key):
+    """Sixteen neighbours miss a smooth function by far more than the other rows do, and say nothing of its noise."""
+    rng = np.random.default_rng(0)
+    f = lambda X: np.sin(2 * X[:, 0]) * np.exp(X[:, 1] / 2)
+    X, x = rng.uniform(-2, 2, (500, 2)), rng.uniform(-2, 2, (200, 2))
+    start = GP(RBF([1.0, 1.0], 1.0), 1e-4)
+
+    def score(refinement):
+        method = NearestNeighbour(steps=100, neighbours=16, batch_size=64, refinement=refinement)
+        gp, _ = fit_hyperparameters(start, X, f(X), key=key, method=method)
+        lengthscale, v = np.asarray(gp.kernel.lengthscale), float(gp.kernel.variance)
+        k = lambda A, B: v * np.exp(-cdist(A / lengthscale, B / lengthscale, "sqeuclidean") / 2)
+        H = k(X, X) + float(gp.noise) * np.eye(500)
+        mean = float(gp.mean) + k(x, X) @ np.linalg.solve(H, f(X) - float(gp.mean))
+        variance = v - np.sum(k(x, X) * np.linalg.solve(H, k(X, x)).T, axis=1) + float(gp.noise)
+        return -np.mean(stats.norm.logpdf(f(x), mean, np.sqrt(variance)))
+
+    assert score(NearestNeighbour().refinement) < score(None) - 1

@@ -103,7 +103,7 @@ def fit_hyperparameters(
     Starts from `gp`, see `default_gp`. The method is `NearestNeighbour()` unless another is given. Interrupted by
     Ctrl-C, or out of time by the `max_seconds` of the method, it returns the best so far, and `trace.interrupted`
     says whether it was Ctrl-C; where several processes learn together, Ctrl-C ends the call. The noise variance does
-    not go below 10⁻⁸ of the kernel's, which float64 still resolves (with `Pathwise` 10⁻⁴, for float32).
+    not go below 10⁻¹¹ of the kernel's, which float64 still resolves (with `Pathwise` 10⁻⁴, for float32).
 
     `prior` holds what is known beforehand, in the units of X and y; nothing, unless it is given. A prior is a penalty
     −log p(hyperparameters) on −log p(y), and a bound is not crossed, not even by the start.

@@ -1,5 +1,7 @@
 """The nearest-neighbour likelihood: each row given its nearest earlier ones, a few rows at a time."""
 
+import dataclasses
+import logging
 import warnings
 from typing import Any
 
@@ -17,19 +19,27 @@ from pathgp.distances import squared_distance
 from pathgp.lapack import definite_solve
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
+from pathgp.likelihood.exact import Exact
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.likelihood.priors import Prior
 from pathgp.neighbours import Neighbours, search, smallest
 from pathgp.precision import cast, working_in
 from pathgp.problem import GP, check_data
-from pathgp.sharding import checked, gathered, share
+from pathgp.sharding import checked, gathered, of_first, share
 from pathgp.tiles import map_rows
+
+logger = logging.getLogger("pathgp")
 
 PREFIX_ROWS = 16_384
 POOL_ROWS = 4096
 REFRESH = 50
 LITTLE_NOISE = 1e-3
 """The share of the kernel's variance below which float32 does not resolve the noise in a factorisation."""
+REFINED_NOISE = 1e-5
+"""The share of the kernel's variance below which `NearestNeighbour.refinement` follows."""
+REFINED_ROWS = 1500
+JUDGE_ROWS, JUDGE_NEIGHBOURS = 128, 512
+"""Rows, and neighbours of each, by whose likelihood a refinement is accepted."""
 
 
 class NearestNeighbour(Method):
@@ -41,6 +51,11 @@ class NearestNeighbour(Method):
     the length scales change: for every batch up to `PREFIX_ROWS` rows; above that every `REFRESH` steps, for a pool of
     `POOL_ROWS` rows drawn then, from which batches are taken.
 
+    A nearly noiseless function is predicted from its neighbours with an error far above the noise, so that they say
+    little about it, and what far rows add decides how wide intervals should be. Where the noise falls below
+    `REFINED_NOISE` of the kernel's variance, `refinement` follows on `REFINED_ROWS` random rows. It is kept if it
+    makes rows likelier given their `JUDGE_NEIGHBOURS` nearest earlier ones.
+
     With a `mesh` of one axis, its devices share the rows of every batch, and the gradient is reduced once. All of them
     have all of the data, since a neighbour may be any row.
     """
@@ -49,6 +64,7 @@ class NearestNeighbour(Method):
     neighbours: int = 64
     batch_size: int = 256
     learning_rate: float = 0.1
+    refinement: Exact | None = Exact(steps=40, restarts=0)
     max_seconds: float = float("inf")
     mesh: Mesh | None = eqx.field(static=True, default=None, converter=checked)
 
@@ -96,6 +112,11 @@ class NearestNeighbour(Method):
                 record.advance()
                 record.keep((*cast((p, state, searched), np.float64), dtype == np.float64), step + 1)
         found = cast(gathered(p).gp(), X.dtype)
+        ended = record.interrupted or record.out_of_time
+        if self.refinement is not None and _noise_share(found) < REFINED_NOISE and not ended:
+            method = dataclasses.replace(self.refinement, max_seconds=record.left)
+            with record:  # Ctrl-C keeps what was found before
+                found = of_first(self.mesh, _refined(method, found, X, y, key, progress, prior))
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)
         if record.loss and record.left_out == len(record.loss):
@@ -110,6 +131,41 @@ class NearestNeighbour(Method):
                 stacklevel=4,
             )
         return GP(found.kernel, noise, found.mean), record.trace()
+
+
+def _noise_share(gp: GP) -> float:
+    """The noise variance as a share of the kernel's."""
+    return float(jnp.mean(gp.noise) / variance(gp.kernel))
+
+
+def _refined(
+    method: Exact,
+    gp: GP,
+    X: Float[Array, "N d"],
+    y: Float[Array, "N"],
+    key: PRNGKeyArray,
+    progress: bool,
+    prior: Prior,
+) -> GP:
+    """`gp`, or the better one that `method` finds from there on the first rows, which are in random order."""
+    some = slice(REFINED_ROWS)
+    start = GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[some], gp.mean)
+    found, trace = method.fit(start, X[some], y[some], key, progress, prior)
+    if trace.interrupted:
+        raise KeyboardInterrupt
+    factor = jnp.mean(found.noise) / jnp.mean(start.noise)
+    found = GP(found.kernel, gp.noise * factor, found.mean)
+    before, after = (_judged_loss(candidate, X, y, key) for candidate in (gp, found))
+    logger.info("Refined on %d rows: held-out loss %.3f, before %.3f.", len(X[some]), after, before)
+    return found if after < before else gp
+
+
+def _judged_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> float:
+    """−log p(yᵢ | many earlier rows), the mean over a few rows, in float64."""
+    pool = draw_pool(gp.kernel, X, min(JUDGE_NEIGHBOURS, X.shape[0]), key, JUDGE_ROWS)
+    with working_in(np.float64):
+        loss = float(jnp.mean(_row_losses(cast(gp, np.float64), X, y, pool, batch_size=8)))
+    return loss if np.isfinite(loss) else np.inf
 
 
 class Pool(eqx.Module):
@@ -177,14 +233,14 @@ def estimate(
     return float(jnp.mean(_row_losses(GP(gp.kernel, noise, gp.mean), X[order], y[order], pool)))
 
 
-def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray) -> Pool:
-    """`POOL_ROWS` random rows and their nearest earlier rows.
+def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int = POOL_ROWS) -> Pool:
+    """`size` random rows and the `num` nearest earlier rows of each.
 
     A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
     that of its 3m nearest m do, all but surely. How many are looked up together is by chance: they are picked on the
     host, for JAX would compile, and keep, a program for every number.
     """
-    rows = np.sort(np.asarray(jax.random.randint(key, (min(POOL_ROWS, X.shape[0]),), 0, X.shape[0])))
+    rows = np.sort(np.asarray(jax.random.randint(key, (min(size, X.shape[0]),), 0, X.shape[0])))
     points = kernel.coordinates(X)
     pools, end = [], X.shape[0]
     while end > PREFIX_ROWS:
@@ -210,8 +266,10 @@ def pad_indices(rows: Int[np.ndarray, "b"]) -> Int[Array, "p"]:
 
 
 @eqx.filter_jit
-def _row_losses(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], pool: Pool) -> Float[Array, "b"]:
-    return jax.lax.map(lambda row: row_loss(gp, X, y, row), pool, batch_size=256)
+def _row_losses(
+    gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], pool: Pool, batch_size: int = 256
+) -> Float[Array, "b"]:
+    return jax.lax.map(lambda row: row_loss(gp, X, y, row), pool, batch_size=batch_size)
 
 
 @eqx.filter_jit
