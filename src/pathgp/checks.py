@@ -25,6 +25,9 @@ def is_concrete(x: object) -> bool:
 def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
     """`x` as an array of floats: float32, or float64 where that is enabled."""
     check_not_forked()
+    if isinstance(x, np.ndarray):  # `jnp.asarray` compiles a program for each shape
+        with np.errstate(over="ignore"):  # a number beyond float32 is infinite, and raises its own error
+            return jax.device_put(np.array(x, jnp.result_type(float)))
     return jnp.asarray(x, dtype=float)
 
 

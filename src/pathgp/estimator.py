@@ -23,7 +23,7 @@ from pathgp.kernels import Kernel
 from pathgp.likelihood import Exact, NearestNeighbour, Trace
 from pathgp.names import SOLVERS, named
 from pathgp.precision import cast
-from pathgp.predictive import Predictive, in_pieces
+from pathgp.predictive import Predictive, in_whole_tiles
 from pathgp.scaling import Scaling, identity, standardizing, standardizing_targets
 from pathgp.sharding import gathered
 from pathgp.storage import Classes
@@ -220,13 +220,13 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         inputs = self._inputs(X)
         T = self.posterior_.num_targets
         if not (return_std or return_cov):
-            mean = in_pieces(self.posterior_.mean, inputs).reshape(-1, T)
+            mean = in_whole_tiles(self.posterior_.mean, inputs).reshape(-1, T)
             return self._outputs(self.target_scaling_.undo(mean))
         scale2 = self.target_scaling_.scale**2
-        values = in_pieces(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
+        values = in_whole_tiles(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
         mean, variance = self.target_scaling_.undo(values[:, :T]), values[:, T:]
         if return_cov:
-            deviations = in_pieces(self.posterior_.deviations, inputs)
+            deviations = in_whole_tiles(self.posterior_.deviations, inputs)
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
             spread = (deviations @ deviations.T + self._standard_noise * np.eye(len(inputs)))[:, :, None] * scale2
         else:
@@ -254,7 +254,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
         joint = posterior.joint
         needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
-        values = in_pieces(joint[needed], inputs)
+        values = in_whole_tiles(joint[needed], inputs)
         deviations = values[:, T:].reshape(len(inputs), T, n_samples)
         draws = values[:, :T, None] + float(posterior.level) - deviations
         scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]

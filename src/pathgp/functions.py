@@ -20,8 +20,8 @@ from pathgp.kernels import Kernel
 from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.tiles import map_rows, pad_rows, product, split_product
 
-POINTS, AT_ONCE = 256, 8
-"""Points that functions are evaluated at together, and how many such calls are under way at most."""
+POINTS, AT_ONCE = 64, 8
+"""Points that functions are evaluated at together, and the largest number of such calls under way at once."""
 
 
 class Canonical(Features):
@@ -170,7 +170,7 @@ def by_tiles(
     values = [tile(first)]  # alone, for it may have to be compiled
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         values += pool.map(tile, others)
-    return jnp.asarray(np.concatenate(values))  # on the host, where no number of tiles has to be compiled
+    return jax.device_put(np.concatenate(values))  # by NumPy: JAX would compile a program for each number of tiles
 
 
 def _on_one_cpu(leaf: Any) -> bool:

@@ -19,9 +19,6 @@ from pathgp.local import Projection
 from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.tiles import map_rows
 
-SIZES = (POINTS, 64, 8)
-"""Numbers of rows that predictions are computed for: any other is put together from these, so none compiles anew."""
-
 
 class Predictive(eqx.Module):
     """A mean function and sample functions, to be evaluated anywhere.
@@ -234,17 +231,13 @@ def _moments(
     return map_rows(at, X)
 
 
-def in_pieces(
+def in_whole_tiles(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
-    """f(X): all whole tiles at once, then what is left of them by smaller ones."""
-    parts, start = [], 0
-    while start < len(X):
-        left = len(X) - start
-        size = next((size for size in SIZES if size <= left), SIZES[-1])
-        size *= left // size if size == POINTS else 1
-        rows = X[start : start + size]
-        repeated = np.concatenate([rows, np.repeat(rows[-1:], size - len(rows), axis=0)])
-        parts.append(np.asarray(f(repeated), np.float64)[: len(rows)])
-        start += size
-    return np.concatenate(parts)
+    """f(X), always `POINTS` rows at a time.
+
+    Programs for other numbers of rows sum in another order: in float32 a prediction would depend, by rounding, on how
+    many others are asked for with it.
+    """
+    padding = np.repeat(X[-1:], -len(X) % POINTS, axis=0)
+    return np.asarray(f(np.concatenate([X, padding])), np.float64)[: len(X)]
