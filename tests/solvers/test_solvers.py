@@ -163,8 +163,11 @@ def test_tiles_and_padding_change_nothing(name, key):
     ],
     ids=lambda solver: type(solver).__name__,
 )
-def test_a_column_does_not_depend_on_the_others(solver, key):
-    """Also where columns converge at different times: a smooth one stops while a rough one goes on."""
+def test_a_column_does_not_depend_on_the_others(solver, key, x64):
+    """Also where columns converge at different times: a smooth one stops while a rough one goes on.
+
+    In float64, since the rounding of float32 can decide at which step a column of CG converges.
+    """
     system, targets = problem(N=400, columns=2)
     rough = np.random.default_rng(0).normal(size=400)
     columns = jnp.asarray(np.column_stack([rough, np.ones(400)]), dtype=float)
@@ -174,7 +177,7 @@ def test_a_column_does_not_depend_on_the_others(solver, key):
     assert alone[1].info.steps < alone[0].info.steps
     for i, solution in enumerate(alone):
         largest = float(jnp.max(jnp.abs(solution.weights)))
-        np.testing.assert_allclose(together[:, i], solution.weights[:, 0], atol=1e-3 * largest)
+        np.testing.assert_allclose(together[:, i], solution.weights[:, 0], atol=1e-6 * largest)
 
 
 @pytest.mark.parametrize("name", ["CG", "SAP", "SDD", "SGD"])
