@@ -11,7 +11,7 @@ its data b, and so of ê. Hence the slope of the actual deviations on ê is that
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +22,17 @@ from scipy import linalg
 from pathgp.kernels import Kernel
 from pathgp.local import Projection, fade
 from pathgp.precision import cast
+from pathgp.variance import VarianceRatio, log_ratio, variance_ratio
 
-PROBES = 32
+PROBES = 128
 BLOCK = 256
 """Rows around a probe whose system is solved exactly: twice as many as a local projection has."""
 
 TILE = 4096
 """Rows that are compared with the probes at a time: one shape, whatever the number of rows, is compiled once."""
 
-PARTNERS = 8
-"""A probe lies between a row and one of so many nearest ones."""
+PARTNERS = 16
+"""A probe is displaced from a row by the difference of two of this many nearest rows."""
 
 SLOPE, SLOPE_SPREAD = 1.5, 1.0
 """The slope of the error on ê before the samples are asked, and its standard deviation."""
@@ -67,9 +68,17 @@ class Probes(NamedTuple):
     rounding: Float64[np.ndarray, "s"]
     """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
 
+    def variance_ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
+        """How posterior variances compare with local ones, where there is a local projection and there are draws."""
+        s = draws.shape[1]
+        if self.local is None or s == 0:
+            return None
+        with jax.enable_x64(True):
+            return variance_ratio(*(jnp.asarray(draws - values[:, -s:]) for values in (self.values, self.local)))
+
 
 def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) -> Probes:
-    """Values, corrections and variances at random points between rows."""
+    """Values, corrections and variances at random points."""
     solved = solved._replace(kernel=cast(solved.kernel, np.float64))
     x, rows = _points(solved, key)
     near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK, len(solved.X)))
@@ -102,19 +111,29 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
 
 
 def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
-    """Points between a random row and one of its neighbours, as users' points lie between data; and the rows."""
-    row_key, partner_key, share_key = jax.random.split(key, 3)
+    """Points as far from the data as new rows are, and the rows that they are next to."""
     N = len(solved.X)
-    number = min(PROBES, N)
-    rows = np.asarray(jax.random.choice(row_key, N, (number,), replace=False))
+    rows = np.asarray(jax.random.choice(key, N, (min(PROBES, N),), replace=False))
     A = solved.X[rows].astype(np.float64)
     nearest, _ = _nearest(solved.kernel, solved.X, A, min(PARTNERS + 1, N))
-    first = min(1, nearest.shape[1] - 1)  # before it is the row itself
-    partner = np.asarray(jax.random.randint(partner_key, (number,), first, nearest.shape[1]))
-    # About half-way: at a row itself the posterior is narrow, and few ask there.
-    share = np.asarray(jax.random.uniform(share_key, (number, 1), minval=0.3, maxval=0.7), np.float64)
-    B = solved.X[nearest[np.arange(number), partner]]
-    return A + share * (B - A), rows
+    B, C = (solved.X[partner].astype(np.float64) for partner in partners(nearest))
+    return displaced(A, B, C, solved.X), rows
+
+
+def partners(nearest: Any) -> tuple[Any, Any]:
+    """Two of the rows that are nearest to each probe's row, which comes first itself; others for every probe."""
+    probe, others = np.arange(nearest.shape[0]), max(nearest.shape[1] - 1, 1)
+    first = min(1, nearest.shape[1] - 1)
+    return nearest[probe, first + probe % others], nearest[probe, first + (probe + others // 2) % others]
+
+
+def displaced(A: Any, B: Any, C: Any, X: Any) -> Any:
+    """A + 0.7 (B − C), within the range of X, for rows A and two neighbours of each, B and C.
+
+    The displacement is about as long as the distance of a new row to the data, and along them. Half-way between two
+    neighbours a posterior is narrower than at new rows, above all if there are many inputs.
+    """
+    return (A + 0.7 * (B - C)).clip(X.min(axis=0), X.max(axis=0))
 
 
 def _nearest(
@@ -217,6 +236,7 @@ def estimate(
     draws: Float64[np.ndarray, "p s"],
     mean: Float64[np.ndarray, "p t"],
     variance: Float64[np.ndarray, "p"],
+    ratio: VarianceRatio | None,
 ) -> Errors:
     """From the probes, the prior draws there, and the mean and the variance that the posterior predicts there."""
     t, s = mean.shape[1], draws.shape[1]
@@ -227,20 +247,22 @@ def estimate(
         share = float(slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
         # The error of a sample is independent of its exact deviation, and adds to the variance.
         bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
-        if probes.local is not None:
-            spread = 4 / s * max(0.0, 1 - _correlation2(deviations, draws - probes.local[:, t:]))
+        if ratio is not None and probes.local is not None:
+            with jax.enable_x64(True):
+                _, sampling = log_ratio(jnp.asarray(deviations), jnp.asarray(draws - probes.local[:, t:]))
+            spread = float(np.mean(_harmonic(np.asarray(sampling), float(ratio.spread))))
     missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 
 
-def _correlation2(a: Float64[np.ndarray, "p s"], b: Float64[np.ndarray, "p s"]) -> float:
-    """The squared correlation of two columns at a point, averaged over the points."""
-    squares = np.sum(a**2, axis=1) * np.sum(b**2, axis=1)
-    return float(np.mean(np.sum(a * b, axis=1) ** 2 / np.where(squares > 0, squares, 1)))
+def _harmonic(sampling: Float64[np.ndarray, "p"], spread: float) -> Float64[np.ndarray, "p"]:
+    """1/(1/sampling + 1/spread), what is left of a sampling variance after drawing estimates towards each other."""
+    return sampling * spread / np.maximum(sampling + spread, 1e-300)
 
 
+@jax.jit
 def slope(
     deviations: Float[Array, "p s"],
     guess: Float[Array, "p s"],

@@ -261,6 +261,13 @@ class Iterative(Solver):
         """Whether each column has converged: its relative residual is within the tolerance."""
         return relative <= self.tolerance
 
+    def gives_up(self, targets: Targets, state: Any, history: list[float], looks: int) -> bool:
+        """Whether the solve would not converge within so many looks at the residual, to be asked at each of them.
+
+        `history` is the method's to write: what it has seen at earlier looks.
+        """
+        return False
+
     @abstractmethod
     def schedule(self, system: System) -> tuple[int, int, float]:
         """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
@@ -301,6 +308,7 @@ class Iterative(Solver):
         if bar is not None:
             bar.update(done)
         exhausted = lambda: left[1] > HALVED * left[0]
+        history: list[float] = []
         while (
             done < last
             and not (bool(jnp.all(converged)) or exhausted())
@@ -331,6 +339,8 @@ class Iterative(Solver):
                     converged = self.verdict(relative, plan, system, targets, state)
                     best = _best(relative, _weights(method, plan, state), residual, targets)  # not a recursion's
                     left = [left[1], float(jnp.max(relative))]
+                if not bool(jnp.all(converged)) and self.gives_up(targets, state, history, -(-last // check)):
+                    break
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
                 observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))

@@ -5,11 +5,12 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.accuracy import BLOCK, SLOPE, slope
+from pathgp.accuracy import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
 from pathgp.kernels import Kernel
 from pathgp.lapack import definite_solve
 from pathgp.local import Local
@@ -20,7 +21,11 @@ from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
 from pathgp.tiles import product_of_rows, split_product
 
-PROBES = 64
+PROBES = 256
+FUNCTION = 2.0
+"""How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
+GIVE_UP_PASSES = 8
+"""Passes before the first extrapolation of the error."""
 ROUNDED = 1e-6
 """A relative residual that is rounding."""
 
@@ -40,7 +45,7 @@ class _Plan(eqx.Module):
 
 
 class _Probes(eqx.Module):
-    """Points between rows, and what a block of rows around each says of its residual."""
+    """Points, and what a block of rows around each says of its residual."""
 
     x: Float[Array, "p d"]
     draws: Float[Array, "p s"]
@@ -51,6 +56,8 @@ class _Probes(eqx.Module):
     local: Float[Array, "p m"] | None
     """The coefficients of the local projection, where there is one."""
     variance: Float[Array, "p"]
+    noise: Float[Array, ""]
+    """The noise variance, averaged over the rows."""
 
 
 class _Iterate(eqx.Module):
@@ -63,7 +70,7 @@ class _State(eqx.Module):
     momentum: _Iterate
     average: _Iterate
     error: Float[Array, "s"]
-    """The estimated error of k(x, X)w̄, rms in posterior standard deviations."""
+    """The estimated error of k(x, X)w̄, as `SAP.error` is stated."""
     age: Float[Array, "s"]
     """Steps of each column since its momentum began."""
     plain: Float[Array, "s"]
@@ -93,9 +100,13 @@ class SAP(Iterative):
     The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
     on without acceleration, which rounding makes unstable where there is little noise.
 
-    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points between rows, as `pathgp.accuracy` explains.
-    A column is done when its estimated error is below `error` posterior standard deviations, thrice that for samples,
-    and its relative residual within `tolerance`. Where `local` is to finish the solve, it does so there too.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.accuracy` explains. A column is
+    done when its estimated error is below `error` standard deviations of a new observation and twice `error` standard
+    deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
+    Where `local` is to finish the solve, it does so there too.
+
+    Where it `may_give_up`, it stops at pass 8, 16 or 32 if the error, falling as a power of the passes as it did since
+    half as many, would not come to `error` in `passes`.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -113,8 +124,9 @@ class SAP(Iterative):
     tolerance: float = 0.01
     error: float = 0.03
     local: Local | None = None
+    may_give_up: bool = False
     max_seconds: float = float("inf")
-    limits: ClassVar[tuple[str, ...]] = ("passes", "error", *Iterative.limits)
+    limits: ClassVar[tuple[str, ...]] = ("passes", "error", "may_give_up", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -259,6 +271,17 @@ class SAP(Iterative):
         is_exact = state.error <= jnp.where(is_mean, self.error, 3 * self.error)
         return (relative <= self.tolerance) & (is_exact | (relative <= ROUNDED))
 
+    def gives_up(self, targets: Targets, state: _State, history: list[float], looks: int) -> bool:
+        """Whether the error of the means, extrapolated to the last pass, stays above `error`."""
+        if not self.may_give_up or targets.num_means == 0:
+            return False
+        history.append(float(jnp.max(state.error[: targets.num_means])))
+        done = len(history)
+        if done < GIVE_UP_PASSES or done & (done - 1):
+            return False
+        halved = history[-1] / history[done // 2 - 1]  # from half of the passes to all
+        return history[-1] * halved ** np.log2(looks / done) > self.error
+
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
         number, _ = self.blocks(system)
@@ -266,7 +289,7 @@ class SAP(Iterative):
 
 
 def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
-    """The estimated error of each column at the probes, see `pathgp.accuracy`."""
+    """The estimated error of each column at the probes, see `pathgp.accuracy`, as `SAP.error` is stated."""
     probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]
@@ -278,16 +301,17 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
     v = jnp.mean(deviations**2, axis=1, keepdims=True) if deviations.shape[1] else probes.variance[:, None]
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
     share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
-    return share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
+    rms = lambda unit: share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
+    return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION)
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
-    """Points half-way between a row and its nearest neighbour, and the blocks around them."""
+    """Points as far from the data as new rows are, and the blocks around them."""
     number, size = min(PROBES, system.size), min(BLOCK, system.size)
     A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
     A = A[order[jnp.arange(number) * system.size // number]]
-    partners = _strongest(system.kernel, A, X, min(2, system.size))[:, -1]
-    x = (A + X[partners]) / 2
+    B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
+    x = displaced(A, B, C, X)
     near = _strongest(system.kernel, x, X, size)
     draws = jnp.zeros((number, targets.num_means), x.dtype)
     if targets.draws is not None:
@@ -302,14 +326,14 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
     block, variance = jax.vmap(around)(x, near)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
     if local is None:
-        return _Probes(x, draws, places[near], block, None, variance)
+        return _Probes(x, draws, places[near], block, None, variance, system.mean_noise)
     coefficients, rows = local.projection(system, search=Exhaustive).coefficients(x)
     both = places[jnp.concatenate([near, rows], axis=1)]
     zeros = jnp.zeros_like
     block, of_local = (
         jnp.concatenate(pair, axis=1) for pair in ((block, zeros(coefficients)), (zeros(block), coefficients))
     )
-    return _Probes(x, draws, both, block, of_local, variance)
+    return _Probes(x, draws, both, block, of_local, variance, system.mean_noise)
 
 
 def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
