@@ -1,6 +1,6 @@
 """The error of a posterior, estimated from the posterior itself at a few points, in float64 on the host.
 
-At a point x between two neighbouring rows the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
+At any point x the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
 weights. H⁻¹ is out of reach, but that of a block around x is not: with its rows c,
 
     ê(x) = k(x, X_c) H_cc⁻¹ r_c, less what the local projection adds already,
@@ -30,6 +30,9 @@ BLOCK = 256
 
 TILE = 4096
 """Rows that are compared with the probes at a time: one shape, whatever the number of rows, is compiled once."""
+
+PARTS = 2048
+"""Rows whose residual is computed at a time."""
 
 PARTNERS = 16
 """A probe is displaced from a row by the difference of two of this many nearest rows."""
@@ -68,10 +71,10 @@ class Probes(NamedTuple):
     rounding: Float64[np.ndarray, "s"]
     """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
 
-    def variance_ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
-        """How posterior variances compare with local ones, where there is a local projection and there are draws."""
+    def ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
+        """How posterior variances compare with local ones, where there is a local projection and two draws or more."""
         s = draws.shape[1]
-        if self.local is None or s == 0:
+        if self.local is None or s < 2:
             return None
         with jax.enable_x64(True):
             return variance_ratio(*(jnp.asarray(draws - values[:, -s:]) for values in (self.values, self.local)))
@@ -121,7 +124,7 @@ def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d
 
 
 def partners(nearest: Any) -> tuple[Any, Any]:
-    """Two of the rows that are nearest to each probe's row, which comes first itself; others for every probe."""
+    """Two of the rows nearest to each probe's row, which comes first itself; a different pair for each probe."""
     probe, others = np.arange(nearest.shape[0]), max(nearest.shape[1] - 1, 1)
     first = min(1, nearest.shape[1] - 1)
     return nearest[probe, first + probe % others], nearest[probe, first + (probe + others // 2) % others]
@@ -168,7 +171,8 @@ def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray,
         place = np.minimum(np.searchsorted(solved.rows, rows), len(solved.rows) - 1)
         found = solved.rows[place] == rows
         own[found] = solved.weights[place[found]]
-    fitted = _values(solved, solved.X[rows].astype(np.float64))
+    parts = (solved.X[rows[i : i + PARTS]].astype(np.float64) for i in range(0, len(rows), PARTS))
+    fitted = np.concatenate([_values(solved, x) for x in parts])
     return solved.b[rows] - fitted - solved.noise[rows, None] * own
 
 
@@ -250,16 +254,17 @@ def estimate(
         if ratio is not None and probes.local is not None:
             with jax.enable_x64(True):
                 _, sampling = log_ratio(jnp.asarray(deviations), jnp.asarray(draws - probes.local[:, t:]))
-            spread = float(np.mean(_harmonic(np.asarray(sampling), float(ratio.spread))))
+            spread = _pooled_error(np.asarray(sampling), float(ratio.spread), float(ratio.error))
     missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 
 
-def _harmonic(sampling: Float64[np.ndarray, "p"], spread: float) -> Float64[np.ndarray, "p"]:
-    """1/(1/sampling + 1/spread), what is left of a sampling variance after drawing estimates towards each other."""
-    return sampling * spread / np.maximum(sampling + spread, 1e-300)
+def _pooled_error(sampling: Float64[np.ndarray, "p"], spread: float, error: float) -> float:
+    """The variance that is left of estimates shrunk towards a mean, which itself has the variance `error`."""
+    weight = sampling / np.maximum(sampling + spread, 1e-300)
+    return float(np.mean(weight * spread + weight**2 * error))
 
 
 @jax.jit
@@ -275,6 +280,8 @@ def slope(
     """
     size, products = jnp.sum(guess**2, axis=0), jnp.sum(deviations * guess, axis=0)
     total = jnp.where(jnp.sum(size) > 0, jnp.sum(size), 1)
-    found = jnp.sum(products) / total
-    told = jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
-    return jnp.maximum(0.5, (found / told + prior / spread**2) / (1 / told + 1 / spread**2))
+    found, s = jnp.sum(products) / total, deviations.shape[1]
+    if s == 1:
+        return jnp.asarray(prior, products.dtype)
+    variance = s / (s - 1) * jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
+    return jnp.maximum(0.5, (found / variance + prior / spread**2) / (1 / variance + 1 / spread**2))

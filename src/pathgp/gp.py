@@ -165,7 +165,7 @@ class Posterior(Predictive):
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
         if observations is not None:
             observations = _beside(observations, self.system.everywhere(targets.total))
-        return dataclasses.replace(
+        extended = dataclasses.replace(
             self,
             targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
@@ -173,6 +173,7 @@ class Posterior(Predictive):
             unfinished=unfinished,
             observations=observations,
         )
+        return _with_errors(extended)
 
     def update(
         self,
@@ -374,7 +375,7 @@ def _posterior(
 ) -> Posterior:
     """With the local projection of what the solve left undone, if anything."""
     info = solution.info
-    direct = info.solver == Cholesky.__name__  # what it leaves is rounding, however large; others may settle before
+    direct = info.solver == Cholesky.__name__  # what it leaves is rounding, however large; others stop earlier
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & direct)
     exact = bool(jnp.all(finished)) and solution.rows is None
     split = local is not None and system.mesh is not None
@@ -423,7 +424,7 @@ def _compared(posterior: Posterior) -> tuple[Posterior, Errors]:
     )
     probes = compare(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
     draws = np.asarray(posterior.prior(probes.x), np.float64)
-    ratio = probes.variance_ratio(draws)
+    ratio = probes.ratio(draws)
     posterior = dataclasses.replace(posterior, ratio=cast(ratio, posterior.solution.weights.dtype))
     if posterior.num_samples:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))

@@ -139,7 +139,7 @@ class Predictive(eqx.Module):
         The variance is the mean square of the samples' deviations. Where there is a local projection, it is the
         variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated
         from the same samples: much of their sampling error is common to both, and cancels. What is left is reduced by
-        drawing the ratio towards that of other points (`pathgp.variance`).
+        shrinking the ratio towards that of other points (`pathgp.variance`).
         """
         self._refuse_no_samples()
         return evaluate_rows(self._predict, dtype_of(self), x)
@@ -245,7 +245,7 @@ def _moments(
 def in_whole_tiles(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
-    """f(X), always `POINTS` rows at a time.
+    """f(X), always `POINTS` rows at a time; on several devices all whole tiles at once.
 
     Programs for other numbers of rows sum in another order: in float32 a prediction would depend, by rounding, on how
     many others are asked for with it.

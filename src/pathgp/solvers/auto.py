@@ -45,7 +45,8 @@ class Auto(Solver):
     All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
     without. Projections end when the estimated error of the mean is below `error`, see `SAP`, and the relative
     residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
-    factorisation takes over where they do not converge, which is warned of.
+    factorisation takes over where they do not converge, or after 8, 16 or 32 passes where the error, extrapolated,
+    would stay too large; there is a warning.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
@@ -91,7 +92,7 @@ class Auto(Solver):
         return self.choose(system).local
 
     def counting_on(self, local: Local) -> "Auto":
-        """Settles by this projection instead of its own."""
+        """Uses this projection instead of its own."""
         return dataclasses.replace(self, local=local)
 
     def solve(
@@ -121,7 +122,7 @@ class Auto(Solver):
                 raise
             solution, info, failed = None, None, str(error)
         if info is not None and not bool(jnp.all(info.converged)) and info.seconds < self.max_seconds:
-            failed = f"{info.solver} did not converge, or would not, and ended after {info.passes:.0f} passes"
+            failed = f"{info.solver} stopped after {info.passes:.0f} passes without convergence"
         if solution is None or (failed and _can_factorise(system)):
             reason = f"{failed}, so that {system.size} rows were factorised"
             warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)

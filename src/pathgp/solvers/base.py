@@ -1,5 +1,6 @@
 """What a solver is, what it returns, and the one loop that all iterative solvers share."""
 
+import dataclasses
 import logging
 import time
 import warnings
@@ -82,15 +83,13 @@ class Solution(eqx.Module):
     def beside(self, right: "Solution") -> "Solution":
         """The columns of `right`, a solve of the same system on the same points, after these."""
         a, b = self.info, right.info
-        info = Info(
-            a.solver,
-            a.steps + b.steps,
-            a.passes + b.passes,
-            a.seconds + b.seconds,
-            a.tolerance,
-            jnp.concatenate([a.relative_residual, b.relative_residual]),
-            jnp.concatenate([a.converged, b.converged]),
-            a.reason,
+        info = dataclasses.replace(
+            a,
+            steps=a.steps + b.steps,
+            passes=a.passes + b.passes,
+            seconds=a.seconds + b.seconds,
+            relative_residual=jnp.concatenate([a.relative_residual, b.relative_residual]),
+            converged=jnp.concatenate([a.converged, b.converged]),
         )
         residual = None
         if self.residual is not None and right.residual is not None:
@@ -298,20 +297,21 @@ class Iterative(Solver):
         best = _best(relative, _weights(method, plan, state), residual, targets)
         done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
+        history, given_up = [], False
         before = None if saved is None else saved.restore((state, converged))
         if before is not None:
             state, converged = before[0]
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
             renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
+            history, given_up = list(before[1].get("history", [])), bool(before[1].get("given_up", False))
             clock -= seconds
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
             bar.update(done)
         exhausted = lambda: left[1] > HALVED * left[0]
-        history: list[float] = []
         while (
             done < last
-            and not (bool(jnp.all(converged)) or exhausted())
+            and not (bool(jnp.all(converged)) or exhausted() or given_up)
             and (done == 0 or self._in_time(system, seconds))
         ):
             until = [last, done + check - done % check]
@@ -339,8 +339,7 @@ class Iterative(Solver):
                     converged = self.verdict(relative, plan, system, targets, state)
                     best = _best(relative, _weights(method, plan, state), residual, targets)  # not a recursion's
                     left = [left[1], float(jnp.max(relative))]
-                if not bool(jnp.all(converged)) and self.gives_up(targets, state, history, -(-last // check)):
-                    break
+                given_up = self.gives_up(targets, state, history, -(-last // check))
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
                 observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
@@ -348,7 +347,8 @@ class Iterative(Solver):
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if saved is not None:
-                saved.keep((state, converged), steps=done, seconds=seconds, renewals=renewals, left=left)
+                known = {"renewals": renewals, "left": left, "history": history, "given_up": given_up}
+                saved.keep((state, converged), steps=done, seconds=seconds, **known)
         if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
             state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
             relative, residual = _residual(method, plan, system, targets, state)

@@ -19,11 +19,13 @@ from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
-from pathgp.tiles import product_of_rows, split_product
+from pathgp.tiles import map_rows, product_of_rows, split_product
 
 PROBES = 256
-FUNCTION = 2.0
+FUNCTION_FACTOR = 2.0
 """How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
+SEARCHED = 32
+"""Probes whose neighbours are searched together, which takes that many rows of K."""
 GIVE_UP_PASSES = 8
 """Passes before the first extrapolation of the error."""
 ROUNDED = 1e-6
@@ -105,8 +107,8 @@ class SAP(Iterative):
     deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
     Where `local` is to finish the solve, it does so there too.
 
-    Where it `may_give_up`, it stops at pass 8, 16 or 32 if the error, falling as a power of the passes as it did since
-    half as many, would not come to `error` in `passes`.
+    If `may_give_up`, it stops at pass 8, 16 or 32 when the power law through the errors at this pass and at half as
+    many predicts more than `error` at the last pass.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -134,7 +136,7 @@ class SAP(Iterative):
         checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
     def counts_on(self, system: System) -> Local | None:
-        """What it settles by."""
+        """The local projection that finishes the solve."""
         return self.local
 
     def blocks(self, system: System) -> tuple[int, int]:
@@ -279,8 +281,10 @@ class SAP(Iterative):
         done = len(history)
         if done < GIVE_UP_PASSES or done & (done - 1):
             return False
-        halved = history[-1] / history[done // 2 - 1]  # from half of the passes to all
-        return history[-1] * halved ** np.log2(looks / done) > self.error
+        now, before = history[-1], history[done // 2 - 1]
+        if not (0 < before < np.inf and now < np.inf):  # a column without an error, or one that was restarted
+            return False
+        return bool(now * (now / before) ** np.log2(looks / done) > self.error)
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
@@ -298,18 +302,20 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
         added = jnp.einsum("pm,pms->ps", probes.local, r)
         values, guess = values + added, guess - added
     deviations = (probes.draws - values)[:, means:]
-    v = jnp.mean(deviations**2, axis=1, keepdims=True) if deviations.shape[1] else probes.variance[:, None]
+    v = probes.variance[:, None]
+    if deviations.shape[1]:  # a few samples may all be small at a point
+        v = jnp.maximum(jnp.mean(deviations**2, axis=1, keepdims=True), 0.1 * v)
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
     share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
     rms = lambda unit: share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
-    return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION)
+    return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION_FACTOR)
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
     """Points as far from the data as new rows are, and the blocks around them."""
     number, size = min(PROBES, system.size), min(BLOCK, system.size)
     A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
-    A = A[order[jnp.arange(number) * system.size // number]]
+    A = A[order[np.arange(number) * system.size // number]]
     B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
     x = displaced(A, B, C, X)
     near = _strongest(system.kernel, x, X, size)
@@ -338,7 +344,8 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
 
 def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
     """The rows that are most strongly correlated with each point: a search that any kernel allows."""
-    return smallest(-kernel(x, X) / jnp.sqrt(kernel.diag(X)), num)[1]
+    deviation = jnp.sqrt(kernel.diag(X))
+    return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCHED)
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
