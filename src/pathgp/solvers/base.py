@@ -298,9 +298,10 @@ class Iterative(Solver):
         done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
         history, given_up = [], False
-        before = None if saved is None else saved.restore((state, converged))
+        before = None if saved is None else saved.restore((state, converged, best))
         if before is not None:
-            state, converged = before[0]
+            state, converged, best = before[0]
+            restarts = int(before[1].get("restarts", 0))
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
             renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
             history, given_up = list(before[1].get("history", [])), bool(before[1].get("given_up", False))
@@ -347,8 +348,14 @@ class Iterative(Solver):
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if saved is not None:
-                known = {"renewals": renewals, "left": left, "history": history, "given_up": given_up}
-                saved.keep((state, converged), steps=done, seconds=seconds, **known)
+                known = {
+                    "restarts": restarts,
+                    "renewals": renewals,
+                    "left": left,
+                    "history": history,
+                    "given_up": given_up,
+                }
+                saved.keep((state, converged, best), steps=done, seconds=seconds, **known)
         if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
             state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
             relative, residual = _residual(method, plan, system, targets, state)
