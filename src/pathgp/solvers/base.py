@@ -1,6 +1,5 @@
 """What a solver is, what it returns, and the one loop that all iterative solvers share."""
 
-import dataclasses
 import logging
 import time
 import warnings
@@ -83,13 +82,15 @@ class Solution(eqx.Module):
     def beside(self, right: "Solution") -> "Solution":
         """The columns of `right`, a solve of the same system on the same points, after these."""
         a, b = self.info, right.info
-        info = dataclasses.replace(
-            a,
-            steps=a.steps + b.steps,
-            passes=a.passes + b.passes,
-            seconds=a.seconds + b.seconds,
-            relative_residual=jnp.concatenate([a.relative_residual, b.relative_residual]),
-            converged=jnp.concatenate([a.converged, b.converged]),
+        info = Info(
+            a.solver,
+            a.steps + b.steps,
+            a.passes + b.passes,
+            a.seconds + b.seconds,
+            a.tolerance,
+            jnp.concatenate([a.relative_residual, b.relative_residual]),
+            jnp.concatenate([a.converged, b.converged]),
+            a.reason,
         )
         residual = None
         if self.residual is not None and right.residual is not None:
@@ -260,13 +261,6 @@ class Iterative(Solver):
         """Whether each column has converged: its relative residual is within the tolerance."""
         return relative <= self.tolerance
 
-    def gives_up(self, targets: Targets, state: Any, history: list[float], looks: int) -> bool:
-        """Whether the solve would not converge within so many looks at the residual, to be asked at each of them.
-
-        `history` is the method's to write: what it has seen at earlier looks.
-        """
-        return False
-
     @abstractmethod
     def schedule(self, system: System) -> tuple[int, int, float]:
         """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
@@ -297,14 +291,11 @@ class Iterative(Solver):
         best = _best(relative, _weights(method, plan, state), residual, targets)
         done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
-        history, given_up = [], False
-        before = None if saved is None else saved.restore((state, converged, best))
+        before = None if saved is None else saved.restore((state, converged))
         if before is not None:
-            state, converged, best = before[0]
-            restarts = int(before[1].get("restarts", 0))
+            state, converged = before[0]
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
             renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
-            history, given_up = list(before[1].get("history", [])), bool(before[1].get("given_up", False))
             clock -= seconds
             relative, residual = _residual(method, plan, system, targets, state)
         if bar is not None:
@@ -312,7 +303,7 @@ class Iterative(Solver):
         exhausted = lambda: left[1] > HALVED * left[0]
         while (
             done < last
-            and not (bool(jnp.all(converged)) or exhausted() or given_up)
+            and not (bool(jnp.all(converged)) or exhausted())
             and (done == 0 or self._in_time(system, seconds))
         ):
             until = [last, done + check - done % check]
@@ -340,7 +331,6 @@ class Iterative(Solver):
                     converged = self.verdict(relative, plan, system, targets, state)
                     best = _best(relative, _weights(method, plan, state), residual, targets)  # not a recursion's
                     left = [left[1], float(jnp.max(relative))]
-                given_up = self.gives_up(targets, state, history, -(-last // check))
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
                 observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
@@ -348,14 +338,7 @@ class Iterative(Solver):
                 bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if saved is not None:
-                known = {
-                    "restarts": restarts,
-                    "renewals": renewals,
-                    "left": left,
-                    "history": history,
-                    "given_up": given_up,
-                }
-                saved.keep((state, converged, best), steps=done, seconds=seconds, **known)
+                saved.keep((state, converged), steps=done, seconds=seconds, renewals=renewals, left=left)
         if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
             state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
             relative, residual = _residual(method, plan, system, targets, state)

@@ -5,12 +5,11 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.accuracy import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
+from pathgp.accuracy import BLOCK, SLOPE, slope
 from pathgp.kernels import Kernel
 from pathgp.lapack import definite_solve
 from pathgp.local import Local
@@ -19,15 +18,9 @@ from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
-from pathgp.tiles import map_rows, product_of_rows, split_product
+from pathgp.tiles import product_of_rows, split_product
 
-PROBES = 256
-FUNCTION_FACTOR = 2.0
-"""How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
-SEARCHED = 32
-"""Probes whose neighbours are searched together, which takes that many rows of K."""
-GIVE_UP_PASSES = 8
-"""Passes before the first extrapolation of the error."""
+PROBES = 64
 ROUNDED = 1e-6
 """A relative residual that is rounding."""
 
@@ -47,7 +40,7 @@ class _Plan(eqx.Module):
 
 
 class _Probes(eqx.Module):
-    """Points, and what a block of rows around each says of its residual."""
+    """Points between rows, and what a block of rows around each says of its residual."""
 
     x: Float[Array, "p d"]
     draws: Float[Array, "p s"]
@@ -58,8 +51,6 @@ class _Probes(eqx.Module):
     local: Float[Array, "p m"] | None
     """The coefficients of the local projection, where there is one."""
     variance: Float[Array, "p"]
-    noise: Float[Array, ""]
-    """The noise variance, averaged over the rows."""
 
 
 class _Iterate(eqx.Module):
@@ -72,7 +63,7 @@ class _State(eqx.Module):
     momentum: _Iterate
     average: _Iterate
     error: Float[Array, "s"]
-    """The estimated error of k(x, X)w̄, as `SAP.error` is stated."""
+    """The estimated error of k(x, X)w̄, rms in posterior standard deviations."""
     age: Float[Array, "s"]
     """Steps of each column since its momentum began."""
     plain: Float[Array, "s"]
@@ -102,13 +93,9 @@ class SAP(Iterative):
     The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
     on without acceleration, which rounding makes unstable where there is little noise.
 
-    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.accuracy` explains. A column is
-    done when its estimated error is below `error` standard deviations of a new observation and twice `error` standard
-    deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
-    Where `local` is to finish the solve, it does so there too.
-
-    If `may_give_up`, it stops at pass 8, 16 or 32 when the power law through the errors at this pass and at half as
-    many predicts more than `error` at the last pass.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points between rows, as `pathgp.accuracy` explains.
+    A column is done when its estimated error is below `error` posterior standard deviations, thrice that for samples,
+    and its relative residual within `tolerance`. Where `local` is to finish the solve, it does so there too.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -126,9 +113,8 @@ class SAP(Iterative):
     tolerance: float = 0.01
     error: float = 0.03
     local: Local | None = None
-    may_give_up: bool = False
     max_seconds: float = float("inf")
-    limits: ClassVar[tuple[str, ...]] = ("passes", "error", "may_give_up", *Iterative.limits)
+    limits: ClassVar[tuple[str, ...]] = ("passes", "error", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -136,7 +122,7 @@ class SAP(Iterative):
         checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
     def counts_on(self, system: System) -> Local | None:
-        """The local projection that finishes the solve."""
+        """What it settles by."""
         return self.local
 
     def blocks(self, system: System) -> tuple[int, int]:
@@ -273,19 +259,6 @@ class SAP(Iterative):
         is_exact = state.error <= jnp.where(is_mean, self.error, 3 * self.error)
         return (relative <= self.tolerance) & (is_exact | (relative <= ROUNDED))
 
-    def gives_up(self, targets: Targets, state: _State, history: list[float], looks: int) -> bool:
-        """Whether the error of the means, extrapolated to the last pass, stays above `error`."""
-        if not self.may_give_up or targets.num_means == 0:
-            return False
-        history.append(float(jnp.max(state.error[: targets.num_means])))
-        done = len(history)
-        if done < GIVE_UP_PASSES or done & (done - 1):
-            return False
-        now, before = history[-1], history[done // 2 - 1]
-        if not (0 < before < np.inf and now < np.inf):  # a column without an error, or one that was restarted
-            return False
-        return bool(now * (now / before) ** np.log2(looks / done) > self.error)
-
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
         number, _ = self.blocks(system)
@@ -293,7 +266,7 @@ class SAP(Iterative):
 
 
 def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
-    """The estimated error of each column at the probes, see `pathgp.accuracy`, as `SAP.error` is stated."""
+    """The estimated error of each column at the probes, see `pathgp.accuracy`."""
     probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]
@@ -302,22 +275,19 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
         added = jnp.einsum("pm,pms->ps", probes.local, r)
         values, guess = values + added, guess - added
     deviations = (probes.draws - values)[:, means:]
-    v = probes.variance[:, None]
-    if deviations.shape[1]:  # a few samples may all be small at a point
-        v = jnp.maximum(jnp.mean(deviations**2, axis=1, keepdims=True), 0.1 * v)
+    v = jnp.mean(deviations**2, axis=1, keepdims=True) if deviations.shape[1] else probes.variance[:, None]
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
     share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
-    rms = lambda unit: share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
-    return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION_FACTOR)
+    return share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
-    """Points as far from the data as new rows are, and the blocks around them."""
+    """Points half-way between a row and its nearest neighbour, and the blocks around them."""
     number, size = min(PROBES, system.size), min(BLOCK, system.size)
     A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
-    A = A[order[np.arange(number) * system.size // number]]
-    B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
-    x = displaced(A, B, C, X)
+    A = A[order[jnp.arange(number) * system.size // number]]
+    partners = _strongest(system.kernel, A, X, min(2, system.size))[:, -1]
+    x = (A + X[partners]) / 2
     near = _strongest(system.kernel, x, X, size)
     draws = jnp.zeros((number, targets.num_means), x.dtype)
     if targets.draws is not None:
@@ -332,20 +302,19 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
     block, variance = jax.vmap(around)(x, near)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
     if local is None:
-        return _Probes(x, draws, places[near], block, None, variance, system.mean_noise)
+        return _Probes(x, draws, places[near], block, None, variance)
     coefficients, rows = local.projection(system, search=Exhaustive).coefficients(x)
     both = places[jnp.concatenate([near, rows], axis=1)]
     zeros = jnp.zeros_like
     block, of_local = (
         jnp.concatenate(pair, axis=1) for pair in ((block, zeros(coefficients)), (zeros(block), coefficients))
     )
-    return _Probes(x, draws, both, block, of_local, variance, system.mean_noise)
+    return _Probes(x, draws, both, block, of_local, variance)
 
 
 def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
     """The rows that are most strongly correlated with each point: a search that any kernel allows."""
-    deviation = jnp.sqrt(kernel.diag(X))
-    return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCHED)
+    return smallest(-kernel(x, X) / jnp.sqrt(kernel.diag(X)), num)[1]
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
