@@ -54,7 +54,7 @@ class NearestNeighbour(Method):
     A nearly noiseless function is predicted from its neighbours with an error far above the noise, so that they say
     little about it, and what far rows add decides how wide intervals should be. Where the noise falls below
     `REFINED_NOISE` of the kernel's variance, `refinement` follows on `REFINED_ROWS` random rows. It is kept if it
-    makes rows likelier given their `JUDGE_NEIGHBOURS` nearest earlier ones.
+    raises the likelihood of rows given their `JUDGE_NEIGHBOURS` nearest earlier ones.
 
     With a `mesh` of one axis, its devices share the rows of every batch, and the gradient is reduced once. All of them
     have all of the data, since a neighbour may be any row.
@@ -101,7 +101,9 @@ class NearestNeighbour(Method):
                     refreshed = step - step % REFRESH
                     searched = p if step == refreshed else searched
                     pool_key = jax.random.split(jax.random.fold_in(key, refreshed))[1]
-                    pool = draw_pool(cast(gathered(searched).gp().kernel, X.dtype), X, self.neighbours, pool_key)
+                    pool = draw_pool(
+                        cast(gathered(searched).gp().kernel, X.dtype), X, self.neighbours, pool_key, POOL_ROWS
+                    )
                 batch_key = jax.random.split(jax.random.fold_in(key, step))[0]
                 with working_in(dtype):
                     p, state, loss, gradient, noise = _step(self, p, state, X, y, pool, prior, batch_key)
@@ -156,12 +158,12 @@ def _refined(
     factor = jnp.mean(found.noise) / jnp.mean(start.noise)
     found = GP(found.kernel, gp.noise * factor, found.mean)
     before, after = (_judged_loss(candidate, X, y, key) for candidate in (gp, found))
-    logger.info("Refined on %d rows: held-out loss %.3f, before %.3f.", len(X[some]), after, before)
+    logger.info("Refined on %d rows: loss of judged rows %.3f, before %.3f.", len(X[some]), after, before)
     return found if after < before else gp
 
 
 def _judged_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> float:
-    """−log p(yᵢ | many earlier rows), the mean over a few rows, in float64."""
+    """−log p(yᵢ | many earlier rows) in float64, averaged over a few rows, which may be among those fitted."""
     pool = draw_pool(gp.kernel, X, min(JUDGE_NEIGHBOURS, X.shape[0]), key, JUDGE_ROWS)
     with working_in(np.float64):
         loss = float(jnp.mean(_row_losses(cast(gp, np.float64), X, y, pool, batch_size=8)))
@@ -229,11 +231,11 @@ def estimate(
     order_key, pool_key = jax.random.split(key)
     order = jax.random.permutation(order_key, X.shape[0])
     noise = jnp.broadcast_to(gp.noise, y.shape)[order]
-    pool = draw_pool(gp.kernel, X[order], min(neighbours, X.shape[0]), pool_key)
+    pool = draw_pool(gp.kernel, X[order], min(neighbours, X.shape[0]), pool_key, POOL_ROWS)
     return float(jnp.mean(_row_losses(GP(gp.kernel, noise, gp.mean), X[order], y[order], pool)))
 
 
-def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int = POOL_ROWS) -> Pool:
+def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int) -> Pool:
     """`size` random rows and the `num` nearest earlier rows of each.
 
     A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
