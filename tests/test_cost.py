@@ -36,7 +36,7 @@ class Counting(Matern32):
 @pytest.fixture
 def no_check(monkeypatch):
     """Without the estimate of the error after a solve, which is no part of the model."""
-    monkeypatch.setattr("pathgp.gp.estimated_errors", lambda posterior: None)
+    monkeypatch.setattr("pathgp.gp._with_errors", lambda posterior: posterior)
 
 
 @pytest.mark.parametrize(

@@ -211,12 +211,7 @@ def reduced(*shapes):
 
 def test_a_step_reduces_block_by_columns_once_and_nothing_of_size_n(devices):
     block, inputs, columns = 63, layouts.D, layouts.S
-    probes, neighbours = 64, 256
-    # once per pass, for the estimated error: the values at the probes, and the residual of the rows around them
-    error = reduced((probes, columns))
-    found = [told for told in devices["steps"]["SAP"] if told not in error and neighbours not in told]
-    assert found == reduced((block, inputs), (block,), (block, columns))
-    assert all(max(told[1:]) <= neighbours for told in devices["steps"]["SAP"])
+    assert devices["steps"]["SAP"] == reduced((block, inputs), (block,), (block, columns))
 
 
 def assert_steps_reduce_batches(steps, number):

@@ -1,6 +1,6 @@
 """The error of a posterior, estimated from the posterior itself at a few points, in float64 on the host.
 
-At a point x between two neighbouring rows the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
+At any point x the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
 weights. H⁻¹ is out of reach, but that of a block around x is not: with its rows c,
 
     ê(x) = k(x, X_c) H_cc⁻¹ r_c, less what the local projection adds already,
@@ -11,7 +11,7 @@ its data b, and so of ê. Hence the slope of the actual deviations on ê is that
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +22,20 @@ from scipy import linalg
 from pathgp.kernels import Kernel
 from pathgp.local import Projection, fade
 from pathgp.precision import cast
+from pathgp.variance import VarianceRatio, log_ratio, variance_ratio
 
-PROBES = 32
+PROBES = 128
 BLOCK = 256
 """Rows around a probe whose system is solved exactly: twice as many as a local projection has."""
 
 TILE = 4096
 """Rows that are compared with the probes at a time: one shape, whatever the number of rows, is compiled once."""
 
-PARTNERS = 8
-"""A probe lies between a row and one of so many nearest ones."""
+PARTS = 2048
+"""Rows whose residual is computed at a time."""
+
+PARTNERS = 16
+"""A probe is displaced from a row by the difference of two of this many nearest rows."""
 
 SLOPE, SLOPE_SPREAD = 1.5, 1.0
 """The slope of the error on ê before the samples are asked, and its standard deviation."""
@@ -67,9 +71,17 @@ class Probes(NamedTuple):
     rounding: Float64[np.ndarray, "s"]
     """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
 
+    def ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
+        """How posterior variances compare with local ones, where there is a local projection and two draws or more."""
+        s = draws.shape[1]
+        if self.local is None or s < 2:
+            return None
+        with jax.enable_x64(True):
+            return variance_ratio(*(jnp.asarray(draws - values[:, -s:]) for values in (self.values, self.local)))
+
 
 def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) -> Probes:
-    """Values, corrections and variances at random points between rows."""
+    """Values, corrections and variances at random points."""
     solved = solved._replace(kernel=cast(solved.kernel, np.float64))
     x, rows = _points(solved, key)
     near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK, len(solved.X)))
@@ -102,19 +114,29 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
 
 
 def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
-    """Points between a random row and one of its neighbours, as users' points lie between data; and the rows."""
-    row_key, partner_key, share_key = jax.random.split(key, 3)
+    """Points as far from the data as new rows are, and the rows that they are next to."""
     N = len(solved.X)
-    number = min(PROBES, N)
-    rows = np.asarray(jax.random.choice(row_key, N, (number,), replace=False))
+    rows = np.asarray(jax.random.choice(key, N, (min(PROBES, N),), replace=False))
     A = solved.X[rows].astype(np.float64)
     nearest, _ = _nearest(solved.kernel, solved.X, A, min(PARTNERS + 1, N))
-    first = min(1, nearest.shape[1] - 1)  # before it is the row itself
-    partner = np.asarray(jax.random.randint(partner_key, (number,), first, nearest.shape[1]))
-    # About half-way: at a row itself the posterior is narrow, and few ask there.
-    share = np.asarray(jax.random.uniform(share_key, (number, 1), minval=0.3, maxval=0.7), np.float64)
-    B = solved.X[nearest[np.arange(number), partner]]
-    return A + share * (B - A), rows
+    B, C = (solved.X[partner].astype(np.float64) for partner in partners(nearest))
+    return displaced(A, B, C, solved.X), rows
+
+
+def partners(nearest: Any) -> tuple[Any, Any]:
+    """Two of the rows nearest to each probe's row, which comes first itself; a different pair for each probe."""
+    probe, others = np.arange(nearest.shape[0]), max(nearest.shape[1] - 1, 1)
+    first = min(1, nearest.shape[1] - 1)
+    return nearest[probe, first + probe % others], nearest[probe, first + (probe + others // 2) % others]
+
+
+def displaced(A: Any, B: Any, C: Any, X: Any) -> Any:
+    """A + 0.7 (B − C), within the range of X, for rows A and two neighbours of each, B and C.
+
+    The displacement is about as long as the distance of a new row to the data, and along them. Half-way between two
+    neighbours a posterior is narrower than at new rows, above all if there are many inputs.
+    """
+    return (A + 0.7 * (B - C)).clip(X.min(axis=0), X.max(axis=0))
 
 
 def _nearest(
@@ -149,7 +171,8 @@ def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray,
         place = np.minimum(np.searchsorted(solved.rows, rows), len(solved.rows) - 1)
         found = solved.rows[place] == rows
         own[found] = solved.weights[place[found]]
-    fitted = _values(solved, solved.X[rows].astype(np.float64))
+    parts = (solved.X[rows[i : i + PARTS]].astype(np.float64) for i in range(0, len(rows), PARTS))
+    fitted = np.concatenate([_values(solved, x) for x in parts])
     return solved.b[rows] - fitted - solved.noise[rows, None] * own
 
 
@@ -217,6 +240,7 @@ def estimate(
     draws: Float64[np.ndarray, "p s"],
     mean: Float64[np.ndarray, "p t"],
     variance: Float64[np.ndarray, "p"],
+    ratio: VarianceRatio | None,
 ) -> Errors:
     """From the probes, the prior draws there, and the mean and the variance that the posterior predicts there."""
     t, s = mean.shape[1], draws.shape[1]
@@ -227,20 +251,23 @@ def estimate(
         share = float(slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
         # The error of a sample is independent of its exact deviation, and adds to the variance.
         bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
-        if probes.local is not None:
-            spread = 4 / s * max(0.0, 1 - _correlation2(deviations, draws - probes.local[:, t:]))
+        if ratio is not None and probes.local is not None:
+            with jax.enable_x64(True):
+                _, sampling = log_ratio(jnp.asarray(deviations), jnp.asarray(draws - probes.local[:, t:]))
+            spread = _pooled_error(np.asarray(sampling), float(ratio.spread), float(ratio.error))
     missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 
 
-def _correlation2(a: Float64[np.ndarray, "p s"], b: Float64[np.ndarray, "p s"]) -> float:
-    """The squared correlation of two columns at a point, averaged over the points."""
-    squares = np.sum(a**2, axis=1) * np.sum(b**2, axis=1)
-    return float(np.mean(np.sum(a * b, axis=1) ** 2 / np.where(squares > 0, squares, 1)))
+def _pooled_error(sampling: Float64[np.ndarray, "p"], spread: float, error: float) -> float:
+    """The variance that is left of estimates shrunk towards a mean, which itself has the variance `error`."""
+    weight = sampling / np.maximum(sampling + spread, 1e-300)
+    return float(np.mean(weight * spread + weight**2 * error))
 
 
+@jax.jit
 def slope(
     deviations: Float[Array, "p s"],
     guess: Float[Array, "p s"],
@@ -253,6 +280,8 @@ def slope(
     """
     size, products = jnp.sum(guess**2, axis=0), jnp.sum(deviations * guess, axis=0)
     total = jnp.where(jnp.sum(size) > 0, jnp.sum(size), 1)
-    found = jnp.sum(products) / total
-    told = jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
-    return jnp.maximum(0.5, (found / told + prior / spread**2) / (1 / told + 1 / spread**2))
+    found, s = jnp.sum(products) / total, deviations.shape[1]
+    if s == 1:
+        return jnp.asarray(prior, products.dtype)
+    variance = s / (s - 1) * jnp.sum((products - found * size) ** 2) / total**2 + 1e-12
+    return jnp.maximum(0.5, (found / variance + prior / spread**2) / (1 / variance + 1 / spread**2))

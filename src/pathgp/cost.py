@@ -204,9 +204,9 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> 
     flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
     name = f"SAP, {passes} passes"
     prepared = BLOCK_FLOPS * N * block**2 * (1 if visits == 1 else 0.1)
-    probes = 4 * PROBES * N  # by which it estimates its error, before the first pass; then PROBES * N in each
+    probes = 3 * PROBES * N  # by which it estimates its error, before the first pass; then PROBES * N in each
     entries = passes * (N**2 + PROBES * N) + probes
-    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes}  # it keeps its residual
+    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes + PROBES * N}  # it keeps its residual
     return Work(
         name,
         entries=entries,

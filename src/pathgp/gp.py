@@ -25,6 +25,7 @@ from pathgp.solvers import Auto, Cholesky, Every, Info, Solution, Solver
 from pathgp.solvers.base import AccuracyWarning, going_on
 from pathgp.solvers.inducing import Inducing
 from pathgp.system import System, Targets
+from pathgp.variance import VarianceRatio
 
 MORE_SAMPLES, MORE_DATA, PROBE = 1, 2, 3
 """So that a key which was given to `condition` already draws something else."""
@@ -59,6 +60,8 @@ class Posterior(Predictive):
     unfinished: Float[Array, "m s"] | None = None
     observations: Float[Array, "N s"] | None = None
     """The right-hand sides, whole on every device, where rows are split and a projection looks at them."""
+    ratio: VarianceRatio | None = None
+    """How posterior variances compare with those of the local projection, where there is one."""
 
     @property
     def info(self) -> Info:
@@ -162,7 +165,7 @@ class Posterior(Predictive):
             unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
         if observations is not None:
             observations = _beside(observations, self.system.everywhere(targets.total))
-        return dataclasses.replace(
+        extended = dataclasses.replace(
             self,
             targets=self.targets.beside(targets),
             prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
@@ -170,6 +173,7 @@ class Posterior(Predictive):
             unfinished=unfinished,
             observations=observations,
         )
+        return _with_errors(extended)
 
     def update(
         self,
@@ -371,7 +375,7 @@ def _posterior(
 ) -> Posterior:
     """With the local projection of what the solve left undone, if anything."""
     info = solution.info
-    direct = info.solver == Cholesky.__name__  # what it leaves is rounding, however large; others may settle before
+    direct = info.solver == Cholesky.__name__  # what it leaves is rounding, however large; others stop earlier
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & direct)
     exact = bool(jnp.all(finished)) and solution.rows is None
     split = local is not None and system.mesh is not None
@@ -394,8 +398,8 @@ def _posterior(
 def _with_errors(posterior: Posterior) -> Posterior:
     """With its estimated errors in `info`, and a warning where they are above what is promised."""
     info = dataclasses.replace(posterior.info, precision=str(posterior.solution.weights.dtype))
-    found = None if isinstance(posterior.solver, Inducing) else estimated_errors(posterior)
-    if found is not None:
+    if not isinstance(posterior.solver, Inducing):
+        posterior, found = _compared(posterior)
         info = dataclasses.replace(info, mean_error=found.mean, variance_error=found.variance)
         _warn_of_errors(found, info)
     # As float32 whatever the precision of the weights, for it is read outside.
@@ -403,8 +407,8 @@ def _with_errors(posterior: Posterior) -> Posterior:
     return dataclasses.replace(posterior, solution=dataclasses.replace(posterior.solution, info=info))
 
 
-def estimated_errors(posterior: Posterior) -> Errors:
-    """What the posterior is off by, estimated at a few points."""
+def _compared(posterior: Posterior) -> tuple[Posterior, Errors]:
+    """The posterior with the ratio of its variances to local ones, and its errors, both estimated at a few points."""
     system, solution = posterior.system, posterior.solution
     host = lambda columns: np.asarray(system.collected(columns))
     at_rows = solution.rows is None
@@ -420,11 +424,14 @@ def estimated_errors(posterior: Posterior) -> Errors:
     )
     probes = compare(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
     draws = np.asarray(posterior.prior(probes.x), np.float64)
+    ratio = probes.ratio(draws)
+    posterior = dataclasses.replace(posterior, ratio=cast(ratio, posterior.solution.weights.dtype))
     if posterior.num_samples:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
     else:
         mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
-    return estimate(probes, draws, mean.reshape(len(mean), -1) - float(posterior.level), variance)
+    mean = mean.reshape(len(mean), -1) - float(posterior.level)
+    return posterior, estimate(probes, draws, mean, variance, ratio)
 
 
 def _warn_of_errors(found: Errors, info: Info) -> None:

@@ -18,6 +18,7 @@ from pathgp.functions import POINTS, Function, by_tiles, padded
 from pathgp.local import Projection
 from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.tiles import map_rows
+from pathgp.variance import VarianceRatio, log_ratio
 
 
 class Predictive(eqx.Module):
@@ -50,6 +51,7 @@ class Predictive(eqx.Module):
 
     projection: eqx.AbstractVar[Projection | None]
     unfinished: eqx.AbstractVar[Float[Array, "m s"] | None]
+    ratio: eqx.AbstractVar[VarianceRatio | None]
 
     @property
     @abstractmethod
@@ -134,16 +136,17 @@ class Predictive(eqx.Module):
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """The mean and the variance of f(x), without noise, at little more than the cost of either.
 
-        The variance is the mean square of the samples' deviations. Where there is a local projection, it is multiplied
-        by the ratio of the variance of local predictions of f(x), known in closed form, to the same estimated from the
-        same samples: nearly all of the sampling error is common to both estimates, and cancels.
+        The variance is the mean square of the samples' deviations. Where there is a local projection, it is the
+        variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated
+        from the same samples: much of their sampling error is common to both, and cancels. What is left is reduced by
+        shrinking the ratio towards that of other points (`pathgp.variance`).
         """
         self._refuse_no_samples()
         return evaluate_rows(self._predict, dtype_of(self), x)
 
     def _predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         points, n = padded(x, self.update_at_points.features.inputs)
-        parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed
+        parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed, self.ratio
         values = by_tiles(_moments, parts, points)[:n]
         mean = values[:, :-1] if self.num_targets > 1 else values[:, 0]
         return mean + self.level, values[:, -1]
@@ -166,6 +169,7 @@ class Predictive(eqx.Module):
             projection=self.projection,
             unfinished=self.unfinished,
             observations=functools.reduce(jnp.add, self.observed),
+            ratio=self.ratio,
         )
 
 
@@ -178,6 +182,7 @@ class Predictor(Predictive):
     projection: Projection | None
     unfinished: Float[Array, "m s"] | None
     observations: Float[Array, "N s"]
+    ratio: VarianceRatio | None = None
 
     @property
     def draws(self) -> Function:
@@ -212,20 +217,26 @@ def _moments(
     projection: Projection | None,
     unfinished: Float[Array, "m s"] | None,
     observed: tuple[Float[Array, "N s"], ...],
+    ratio: VarianceRatio | None,
     X: Float[Array, "n d"],
 ) -> Float[Array, "n u"]:
     """The update of each mean, and after them the variance."""
     targets = update.weights.shape[1] - draws.weights.shape[1]
 
     def at(x: Float[Array, "m d"]) -> Float[Array, "m u"]:
-        f, values, factor = draws.features.apply(x, draws.weights), update.features.apply(x, update.weights), 1.0
-        if projection is not None:
-            added, local, variance = projection.with_reference(x, unfinished, observed)
+        f, values = draws.features.apply(x, draws.weights), update.features.apply(x, update.weights)
+        if projection is None:
+            variance = jnp.mean((f - values[:, targets:]) ** 2, axis=1)
+        else:
+            added, local, known = projection.with_reference(x, unfinished, observed)
             values = values + added
-            sampled = jnp.mean((f - local[:, targets:]) ** 2, axis=1)
-            known = (variance > 0) & (sampled > 0)  # asked before the division, whose derivative would be NaN
-            factor = jnp.where(known, variance, 1) / jnp.where(known, sampled, 1)
-        variance = factor * jnp.mean((f - values[:, targets:]) ** 2, axis=1)
+            own = f - values[:, targets:]
+            estimated, sampling = log_ratio(own, f - local[:, targets:])
+            if ratio is not None:
+                estimated = ratio.shrink(estimated, sampling)
+            resolved = known > 0  # asked first, for the derivative of the other branch would be NaN
+            variance = jnp.where(resolved, known, 1) * jnp.exp(jnp.where(resolved, estimated, 0))
+            variance = jnp.where(resolved, variance, jnp.mean(own**2, axis=1))
         return jnp.concatenate([values[:, :targets], variance[:, None]], axis=1)
 
     return map_rows(at, X)
@@ -234,7 +245,7 @@ def _moments(
 def in_whole_tiles(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
-    """f(X), always `POINTS` rows at a time.
+    """f(X), always `POINTS` rows at a time; on several devices all whole tiles at once.
 
     Programs for other numbers of rows sum in another order: in float32 a prediction would depend, by rounding, on how
     many others are asked for with it.

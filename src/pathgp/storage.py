@@ -31,6 +31,7 @@ from pathgp.local import Local, Projection
 from pathgp.neighbours import Exhaustive, Tree, tree_of_rows
 from pathgp.precision import working_in
 from pathgp.predictive import Predictor
+from pathgp.variance import VarianceRatio
 
 FORMAT = 1
 """The version of the format: a file of a later one is refused, and an earlier one stays readable."""
@@ -49,7 +50,7 @@ CLASSES: tuple[type, ...] = (
     *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
     *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
     *(solvers.Info, solvers.Solution, solvers.Variational),
-    *(system.System, system.Targets, Local, Projection, gp.GP, gp.Posterior, Predictor),
+    *(system.System, system.Targets, Local, Projection, gp.GP, gp.Posterior, Predictor, VarianceRatio),
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
     *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
 )

@@ -1,8 +1,11 @@
+import dataclasses
 import logging
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from problems import exact, prediction_error, problem
 
 from pathgp import Local
@@ -60,3 +63,22 @@ def test_blocks_are_neighbourhoods_where_a_local_projection_follows(key):
         ranges[local is None] = float(jnp.mean(jnp.ptp(blocks, axis=1)))
     assert ranges[True] > 0.9
     assert ranges[False] < 0.3
+
+
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
+def test_projections_stop_early_where_the_error_will_stay_too_large(key):
+    system, targets = problem(N=600, columns=2)
+    out_of_reach = SAP(passes=40, block_size=32, error=1e-9, tolerance=1e-9)
+    passes = lambda solver, targets: float(solver.solve(system, targets, key=key).info.passes)
+    assert passes(out_of_reach, targets) == 40
+    assert passes(dataclasses.replace(out_of_reach, may_give_up=True), targets) in (8, 16, 32)
+    within_reach = SAP(passes=40, block_size=32, error=0.1, tolerance=1.0, may_give_up=True)
+    assert bool(jnp.all(within_reach.solve(system, targets, key=key).info.converged))
+
+
+@pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
+def test_a_mean_that_is_exact_from_the_start_is_not_extrapolated(key):
+    system, targets = problem(N=300, columns=2)
+    targets = targets.each(lambda columns: columns * jnp.array([0.0, 1.0]))
+    solver = SAP(passes=10, block_size=32, error=1e-9, tolerance=1e-9, may_give_up=True)
+    assert not np.any(np.isnan(solver.solve(system, targets, key=key).weights))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from problems import exact, prediction_error, problem, with_columns
 
+from pathgp import condition
 from pathgp.kernels import Matern52
 from pathgp.problem import GP
 from pathgp.problem import problem as gp_problem
@@ -218,6 +219,19 @@ def test_observers_see_the_run_and_do_not_change_it(name, key):
         assert bool(jnp.all(seen[-1].weights == plain.weights))
 
 
+def test_columns_that_stop_at_different_passes_do_not_depend_on_who_looks_on(key):
+    """The estimated error of one column depends on the samples, of which some have stopped."""
+    X = np.random.default_rng(1).uniform(size=(150, 4))
+    gp = GP(Matern52(0.7), noise=0.02)
+    solver = SAP(block_size=16, error=0.03, tolerance=1.0)
+    alone, watched = (
+        condition(gp, X, np.sin(4 * X[:, 0]), solver=solver, num_samples=8, key=key, observe=observe)
+        for observe in (None, Every(1, lambda snapshot: None))
+    )
+    np.testing.assert_array_equal(alone.solution.weights, watched.solution.weights)
+    assert alone.info.steps == watched.info.steps
+
+
 def test_the_progress_bar_names_solver_and_residual(key, capsys):
     system, targets = problem(N=400)
     SHORT["SAP"].solve(system, targets, key=key, progress=True)
@@ -270,12 +284,12 @@ def test_one_compilation_serves_every_solve_of_a_shape(name, key):
 
     system, targets = problem(N=400)
     SHORT[name].solve(system, targets, key=key)
-    compiled = [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._residual)]
+    compiled = [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._look)]
     other = eqx.tree_at(
         lambda s: (s.noise, s.kernel.lengthscale), system, (2 * system.noise, 0.7 * system.kernel.lengthscale)
     )
     SHORT[name].solve(other, targets, key=jax.random.key(7), observe=Every(3, lambda s: None))
-    assert compiled == [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._residual)]
+    assert compiled == [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._look)]
 
 
 def test_one_row(key):
@@ -335,7 +349,7 @@ def with_draws(N=600, samples=16, noise=0.01):
 
 
 def test_sap_ends_when_its_mean_is_as_exact_as_was_asked_for(key):
-    """Within three times the error that was asked for, in exact posterior standard deviations; and not much sooner."""
+    """Within three times the error that was asked for, as `SAP.error` is stated; and not much sooner."""
     system, targets = with_draws()
     H = np.asarray(system.kernel(system.X, system.X), np.float64) + 0.01 * np.eye(system.size)
     x = np.random.default_rng(1).uniform(-2, 2, (200, 2))
@@ -346,7 +360,8 @@ def test_sap_ends_when_its_mean_is_as_exact_as_was_asked_for(key):
     def solve(error):
         solution = SAP(block_size=64, passes=300, tolerance=1.0, error=error).solve(system, targets, key=key)
         mean = k @ np.asarray(solution.weights[:, 0], np.float64)
-        return solution.info, np.sqrt(np.mean(((mean - exact_mean) / sd) ** 2))
+        rms = lambda unit: np.sqrt(np.mean(((mean - exact_mean) / unit) ** 2))
+        return solution.info, max(rms(np.sqrt(sd**2 + 0.01)), rms(sd) / 2)
 
     (coarse, coarse_error), (fine, fine_error) = solve(0.3), solve(0.03)
     assert bool(jnp.all(coarse.converged & fine.converged))

@@ -54,7 +54,7 @@ class NearestNeighbour(Method):
     A nearly noiseless function is predicted from its neighbours with an error far above the noise, so that they say
     little about it, and what far rows add decides how wide intervals should be. Where the noise falls below
     `REFINED_NOISE` of the kernel's variance, `refinement` follows on `REFINED_ROWS` random rows. It is kept if it
-    raises the likelihood of rows given their `JUDGE_NEIGHBOURS` nearest earlier ones.
+    raises the likelihood of other rows given their `JUDGE_NEIGHBOURS` nearest earlier ones.
 
     With a `mesh` of one axis, its devices share the rows of every batch, and the gradient is reduced once. All of them
     have all of the data, since a neighbour may be any row.
@@ -152,19 +152,25 @@ def _refined(
     """`gp`, or the better one that `method` finds from there on the first rows, which are in random order."""
     some = slice(REFINED_ROWS)
     start = GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[some], gp.mean)
-    found, trace = method.fit(start, X[some], y[some], key, progress, prior)
+    fit_key, judge_key = jax.random.split(jax.random.fold_in(key, REFINED_ROWS))
+    try:
+        found, trace = method.fit(start, X[some], y[some], fit_key, progress, prior)
+    except ValueError as error:
+        logger.info("The fit was not refined: %s", error)
+        return gp
     if trace.interrupted:
         raise KeyboardInterrupt
     factor = jnp.mean(found.noise) / jnp.mean(start.noise)
-    found = GP(found.kernel, gp.noise * factor, found.mean)
-    before, after = (_judged_loss(candidate, X, y, key) for candidate in (gp, found))
+    found = prior.nearest(GP(found.kernel, gp.noise * factor, found.mean))
+    before, after = (_judged_loss(candidate, X, y, judge_key) for candidate in (gp, found))
     logger.info("Refined on %d rows: loss of judged rows %.3f, before %.3f.", len(X[some]), after, before)
     return found if after < before else gp
 
 
 def _judged_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> float:
-    """−log p(yᵢ | many earlier rows) in float64, averaged over a few rows, which may be among those fitted."""
-    pool = draw_pool(gp.kernel, X, min(JUDGE_NEIGHBOURS, X.shape[0]), key, JUDGE_ROWS)
+    """−log p(yᵢ | many earlier rows) in float64, averaged over a few rows: others than those fitted, if there are."""
+    first = REFINED_ROWS if X.shape[0] >= REFINED_ROWS + JUDGE_ROWS else 0
+    pool = draw_pool(gp.kernel, X, min(JUDGE_NEIGHBOURS, X.shape[0]), key, JUDGE_ROWS, first)
     with working_in(np.float64):
         loss = float(jnp.mean(_row_losses(cast(gp, np.float64), X, y, pool, batch_size=8)))
     return loss if np.isfinite(loss) else np.inf
@@ -235,14 +241,14 @@ def estimate(
     return float(jnp.mean(_row_losses(GP(gp.kernel, noise, gp.mean), X[order], y[order], pool)))
 
 
-def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int) -> Pool:
-    """`size` random rows and the `num` nearest earlier rows of each.
+def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int, first: int = 0) -> Pool:
+    """`size` random rows, none of the `first` ones, and the `num` nearest earlier rows of each.
 
     A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
     that of its 3m nearest m do, all but surely. How many are looked up together is by chance: they are picked on the
     host, for JAX would compile, and keep, a program for every number.
     """
-    rows = np.sort(np.asarray(jax.random.randint(key, (min(size, X.shape[0]),), 0, X.shape[0])))
+    rows = np.sort(np.asarray(jax.random.randint(key, (min(size, X.shape[0]),), first, X.shape[0])))
     points = kernel.coordinates(X)
     pools, end = [], X.shape[0]
     while end > PREFIX_ROWS:

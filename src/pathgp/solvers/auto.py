@@ -43,9 +43,10 @@ class Auto(Solver):
     """Exact up to 4000 rows (8000 in float64); up to 250,000 block projections, above that on a subset of the rows.
 
     All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
-    without. Projections end when the estimated error of the mean is below `error` posterior standard deviations and
-    the relative residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
-    factorisation takes over where they do not converge, which is warned of.
+    without. Projections end when the estimated error of the mean is below `error`, see `SAP`, and the relative
+    residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
+    factorisation takes over where they do not converge, or after 8, 16 or 32 passes where the error, extrapolated,
+    would stay too large; there is a warning.
 
     The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
     """
@@ -66,8 +67,14 @@ class Auto(Solver):
         if (EXACT_ROWS_FLOAT64 if system.X.dtype == jnp.float64 else EXACT_ROWS) >= N:
             local = None if why_not else self.local
             return Choice(Cholesky(), local, f"{N} rows are few enough to solve exactly")
-        passes = self.passes if not _can_factorise(system) else min(self.passes, max(8, N // ROWS_PER_PASS))
-        projections = SAP(passes=passes, error=self.error, tolerance=self.tolerance, max_seconds=self.max_seconds)
+        replaceable = _can_factorise(system)
+        projections = SAP(
+            passes=min(self.passes, max(8, N // ROWS_PER_PASS)) if replaceable else self.passes,
+            may_give_up=replaceable,
+            error=self.error,
+            tolerance=self.tolerance,
+            max_seconds=self.max_seconds,
+        )
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
         few = dataclasses.replace(projections, block_size=1024, local=self.local)
@@ -85,7 +92,7 @@ class Auto(Solver):
         return self.choose(system).local
 
     def counting_on(self, local: Local) -> "Auto":
-        """Settles by this projection instead of its own."""
+        """Uses this projection instead of its own."""
         return dataclasses.replace(self, local=local)
 
     def solve(
@@ -115,7 +122,7 @@ class Auto(Solver):
                 raise
             solution, info, failed = None, None, str(error)
         if info is not None and not bool(jnp.all(info.converged)) and info.seconds < self.max_seconds:
-            failed = f"{info.solver} did not converge in {info.passes:.0f} passes over the data"
+            failed = f"{info.solver} stopped after {info.passes:.0f} passes without convergence"
         if solution is None or (failed and _can_factorise(system)):
             reason = f"{failed}, so that {system.size} rows were factorised"
             warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)

@@ -1,5 +1,6 @@
 """What a solver is, what it returns, and the one loop that all iterative solvers share."""
 
+import dataclasses
 import logging
 import time
 import warnings
@@ -82,15 +83,13 @@ class Solution(eqx.Module):
     def beside(self, right: "Solution") -> "Solution":
         """The columns of `right`, a solve of the same system on the same points, after these."""
         a, b = self.info, right.info
-        info = Info(
-            a.solver,
-            a.steps + b.steps,
-            a.passes + b.passes,
-            a.seconds + b.seconds,
-            a.tolerance,
-            jnp.concatenate([a.relative_residual, b.relative_residual]),
-            jnp.concatenate([a.converged, b.converged]),
-            a.reason,
+        info = dataclasses.replace(
+            a,
+            steps=a.steps + b.steps,
+            passes=a.passes + b.passes,
+            seconds=a.seconds + b.seconds,
+            relative_residual=jnp.concatenate([a.relative_residual, b.relative_residual]),
+            converged=jnp.concatenate([a.converged, b.converged]),
         )
         residual = None
         if self.residual is not None and right.residual is not None:
@@ -255,11 +254,20 @@ class Iterative(Solver):
         """The state in which columns that have grown begin again at these weights, without momentum."""
         return state
 
-    def verdict(
-        self, relative: Float[Array, "s"], plan: Any, system: System, targets: Targets, state: Any
-    ) -> Bool[Array, "s"]:
+    def estimated_error(self, plan: Any, system: System, targets: Targets, state: Any) -> Float[Array, "s"]:
+        """The estimated error of each column; zero for a method that has no estimate."""
+        return jnp.zeros_like(targets.signal[0])
+
+    def verdict(self, look: "Look", targets: Targets) -> Bool[Array, "s"]:
         """Whether each column has converged: its relative residual is within the tolerance."""
-        return relative <= self.tolerance
+        return look.relative <= self.tolerance
+
+    def gives_up(self, look: "Look", targets: Targets, history: list[float], looks: int) -> bool:
+        """Whether the solve would not converge within so many looks, to be asked at each of them.
+
+        `history` is the method's to write: what it has seen at earlier looks.
+        """
+        return False
 
     @abstractmethod
     def schedule(self, system: System) -> tuple[int, int, float]:
@@ -286,24 +294,27 @@ class Iterative(Solver):
         state = _start(method, plan, system, targets, start_key, init)
         bar = progress_bar(type(self).__name__, last) if progress else None
 
-        relative, residual = _residual(method, plan, system, targets, state)
-        converged = self.verdict(relative, plan, system, targets, state)
-        best = _best(relative, _weights(method, plan, state), residual, targets)
+        look = _look(method, plan, system, targets, state)
+        converged = self.verdict(look, targets)
+        best = _best(look, _weights(method, plan, state), targets)
         done, seconds, restarts = 0, 0.0, 0
         renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
-        before = None if saved is None else saved.restore((state, converged))
+        history, given_up = [], False
+        before = None if saved is None else saved.restore((state, converged, best))
         if before is not None:
-            state, converged = before[0]
+            state, converged, best = before[0]
+            restarts = int(before[1].get("restarts", 0))
             done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
             renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
+            history, given_up = list(before[1].get("history", [])), bool(before[1].get("given_up", False))
             clock -= seconds
-            relative, residual = _residual(method, plan, system, targets, state)
+            look = _look(method, plan, system, targets, state)
         if bar is not None:
             bar.update(done)
         exhausted = lambda: left[1] > HALVED * left[0]
         while (
             done < last
-            and not (bool(jnp.all(converged)) or exhausted())
+            and not (bool(jnp.all(converged)) or exhausted() or given_up)
             and (done == 0 or self._in_time(system, seconds))
         ):
             until = [last, done + check - done % check]
@@ -315,53 +326,61 @@ class Iterative(Solver):
             state = _advance(method, plan, system, targets, state, converged, jnp.asarray(advanced))
             done += advanced
             if done % check == 0 or done == last:
-                relative, residual = _residual(method, plan, system, targets, state)
-                now = _best(relative, _weights(method, plan, state), residual, targets)
+                look = _look(method, plan, system, targets, state)
+                now = _best(look, _weights(method, plan, state), targets)
                 best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
                 if bool(jnp.any(grown)) and restarts == MOST_RESTARTS:
                     break
                 if bool(jnp.any(grown)):
                     state, restarts = _restarted(method, plan, system, targets, state, best, grown), restarts + 1
-                    relative, residual = _residual(method, plan, system, targets, state)
+                    look = _look(method, plan, system, targets, state)
                     logger.info("%s restarts %d columns whose residual grew.", type(self).__name__, int(grown.sum()))
-                converged = converged | self.verdict(relative, plan, system, targets, state)
+                converged = converged | self.verdict(look, targets)
                 if self.recursive and bool(jnp.all(converged)):
                     state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
-                    relative, residual = _residual(method, plan, system, targets, state)
-                    converged = self.verdict(relative, plan, system, targets, state)
-                    best = _best(relative, _weights(method, plan, state), residual, targets)  # not a recursion's
-                    left = [left[1], float(jnp.max(relative))]
+                    look = _look(method, plan, system, targets, state)
+                    converged = self.verdict(look, targets)
+                    best = _best(look, _weights(method, plan, state), targets)  # not a recursion's
+                    left = [left[1], float(jnp.max(look.relative))]
+                given_up = self.gives_up(look, targets, history, -(-last // check))
             seconds = time.perf_counter() - clock
             if observe is not None and done % observe.steps == 0:
                 observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
             if bar is not None:
-                bar.set_postfix_str(f"residual {float(jnp.max(relative)):.1e}", refresh=False)
+                bar.set_postfix_str(f"residual {float(jnp.max(look.relative)):.1e}", refresh=False)
                 bar.update(advanced)
             if saved is not None:
-                saved.keep((state, converged), steps=done, seconds=seconds, renewals=renewals, left=left)
+                known = {
+                    "restarts": restarts,
+                    "renewals": renewals,
+                    "left": left,
+                    "history": history,
+                    "given_up": given_up,
+                }
+                saved.keep((state, converged, best), steps=done, seconds=seconds, **known)
         if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
             state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
-            relative, residual = _residual(method, plan, system, targets, state)
-            converged = self.verdict(relative, plan, system, targets, state)
+            look = _look(method, plan, system, targets, state)
+            converged = self.verdict(look, targets)
         if done % check and done < last:  # out of time between two looks at the residual
-            relative, residual = _residual(method, plan, system, targets, state)
-            converged = self.verdict(relative, plan, system, targets, state)
+            look = _look(method, plan, system, targets, state)
+            converged = self.verdict(look, targets)
         if bar is not None:
             bar.close()
-        now = _best(relative, _weights(method, plan, state), residual, targets)
+        now = _best(look, _weights(method, plan, state), targets)
         best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
         if bool(jnp.any(grown)):
             state = _restarted(method, plan, system, targets, state, best, grown)
-            relative, residual = _residual(method, plan, system, targets, state)
-            now = _best(relative, _weights(method, plan, state), residual, targets)
+            look = _look(method, plan, system, targets, state)
+            now = _best(look, _weights(method, plan, state), targets)
         self._refuse_divergence(now, grown, done)
         weights = jax.block_until_ready(now.weights)
         seconds = time.perf_counter() - clock
         taken = done, done * passes + renewals, seconds
-        info = Info(type(self).__name__, *taken, self.tolerance, relative, converged, self.remark(plan))
+        info = Info(type(self).__name__, *taken, self.tolerance, look.relative, converged, self.remark(plan))
         precise = f"{weights.dtype} allows none here: enable float64, or take more noise" if exhausted() else MORE
         warn_unless_converged(info, precise)
-        return Solution(points, weights, residual, info)
+        return Solution(points, weights, look.residual, info)
 
     def _in_time(self, system: System, seconds: float) -> bool:
         return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
@@ -378,6 +397,14 @@ class Iterative(Solver):
                 f"residual {float(jnp.max(now.relative)):.1e}). Take a smaller step size, more noise, or another "
                 "solver such as solvers.Auto()."
             )
+
+
+class Look(eqx.Module):
+    """What is measured between steps, when frozen columns are where they stopped."""
+
+    relative: Float[Array, "s"]
+    residual: Float[Array, "N s"] | None
+    error: Float[Array, "s"]
 
 
 class _Iterate(eqx.Module):
@@ -397,7 +424,8 @@ class _Iterate(eqx.Module):
 
 
 @eqx.filter_jit
-def _best(relative: Array, weights: Array, residual: Array | None, targets: Targets) -> _Iterate:
+def _best(look: Look, weights: Array, targets: Targets) -> _Iterate:
+    relative, residual = look.relative, look.residual
     if residual is None or weights.shape != targets.signal.shape:
         return _Iterate(relative, relative - 1, jnp.ones_like(relative), weights, residual)
     b = targets.total
@@ -462,8 +490,8 @@ def _weights(solver: Iterative, plan: Any, state: Any) -> Float[Array, "N s"]:
 
 
 @eqx.filter_jit
-def _residual(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Any:
-    return solver.residual(plan, system, targets, state)
+def _look(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Look:
+    return Look(*solver.residual(plan, system, targets, state), solver.estimated_error(plan, system, targets, state))
 
 
 @eqx.filter_jit

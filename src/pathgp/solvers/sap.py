@@ -5,22 +5,29 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import checks
-from pathgp.accuracy import BLOCK, SLOPE, slope
+from pathgp.accuracy import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
 from pathgp.kernels import Kernel
 from pathgp.lapack import definite_solve
 from pathgp.local import Local
 from pathgp.neighbours import Exhaustive, in_neighbourhoods, smallest
 from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
-from pathgp.solvers.base import Iterative
+from pathgp.solvers.base import Iterative, Look
 from pathgp.solvers.blocks import damped_inverse_factor
 from pathgp.system import System, Targets
-from pathgp.tiles import product_of_rows, split_product
+from pathgp.tiles import map_rows, product_of_rows, split_product
 
-PROBES = 64
+PROBES = 256
+FUNCTION_FACTOR = 2.0
+"""How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
+SEARCHED = 32
+"""Probes whose neighbours are searched together, which takes that many rows of K."""
+GIVE_UP_PASSES = 8
+"""Passes before the first extrapolation of the error."""
 ROUNDED = 1e-6
 """A relative residual that is rounding."""
 
@@ -40,7 +47,7 @@ class _Plan(eqx.Module):
 
 
 class _Probes(eqx.Module):
-    """Points between rows, and what a block of rows around each says of its residual."""
+    """Points, and what a block of rows around each says of its residual."""
 
     x: Float[Array, "p d"]
     draws: Float[Array, "p s"]
@@ -51,6 +58,8 @@ class _Probes(eqx.Module):
     local: Float[Array, "p m"] | None
     """The coefficients of the local projection, where there is one."""
     variance: Float[Array, "p"]
+    noise: Float[Array, ""]
+    """The noise variance, averaged over the rows."""
 
 
 class _Iterate(eqx.Module):
@@ -62,8 +71,6 @@ class _State(eqx.Module):
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
-    error: Float[Array, "s"]
-    """The estimated error of k(x, X)w̄, rms in posterior standard deviations."""
     age: Float[Array, "s"]
     """Steps of each column since its momentum began."""
     plain: Float[Array, "s"]
@@ -93,9 +100,13 @@ class SAP(Iterative):
     The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
     on without acceleration, which rounding makes unstable where there is little noise.
 
-    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points between rows, as `pathgp.accuracy` explains.
-    A column is done when its estimated error is below `error` posterior standard deviations, thrice that for samples,
-    and its relative residual within `tolerance`. Where `local` is to finish the solve, it does so there too.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.accuracy` explains. A column is
+    done when its estimated error is below `error` standard deviations of a new observation and twice `error` standard
+    deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
+    Where `local` is to finish the solve, it does so there too.
+
+    If `may_give_up`, it stops at pass 8, 16 or 32 when the power law through the errors at this pass and at half as
+    many predicts more than `error` at the last pass.
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
@@ -113,8 +124,9 @@ class SAP(Iterative):
     tolerance: float = 0.01
     error: float = 0.03
     local: Local | None = None
+    may_give_up: bool = False
     max_seconds: float = float("inf")
-    limits: ClassVar[tuple[str, ...]] = ("passes", "error", *Iterative.limits)
+    limits: ClassVar[tuple[str, ...]] = ("passes", "error", "may_give_up", *Iterative.limits)
 
     def __check_init__(self) -> None:
         checks.at_least(self.passes, 1, "SAP.passes")
@@ -122,7 +134,7 @@ class SAP(Iterative):
         checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
     def counts_on(self, system: System) -> Local | None:
-        """What it settles by."""
+        """The local projection that finishes the solve."""
         return self.local
 
     def blocks(self, system: System) -> tuple[int, int]:
@@ -177,9 +189,7 @@ class SAP(Iterative):
         w, r = constrained(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
         number, _ = self.blocks(system)
         first, zeros = _Iterate(w, r), jnp.zeros(w.shape[1], w.dtype)
-        steps = jnp.zeros((), int)
-        error = _error(plan, system, targets, first)
-        return _State(first, first, first, error, zeros, zeros, jnp.arange(number), steps, key)
+        return _State(first, first, first, zeros, zeros, jnp.arange(number), jnp.zeros((), int), key)
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
         """One block projection."""
@@ -198,9 +208,7 @@ class SAP(Iterative):
         momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
         average = _between(state.average, iterate, rate)
-        steps = state.steps + 1
-        error = jax.lax.cond(steps % number == 0, lambda: _error(plan, system, targets, average), lambda: state.error)
-        state = _State(iterate, momentum, average, error, state.age + 1, state.plain, sequence, steps, key)
+        state = _State(iterate, momentum, average, state.age + 1, state.plain, sequence, state.steps + 1, key)
         return constrained(system.mesh, state, plan.X.shape[0])
 
     def restarted(
@@ -219,9 +227,8 @@ class SAP(Iterative):
         best = _Iterate(*(jnp.pad(x[plan.order], padding) for x in (weights, r)))
         back = lambda old: jax.tree.map(lambda a, b: jnp.where(grown, a, b), best, old)
         iterate, momentum, average = map(back, (state.iterate, state.momentum, state.average))
-        error, age = jnp.where(grown, jnp.inf, state.error), jnp.where(grown, 0, state.age)
-        plain = jnp.where(grown, 1, state.plain)
-        return _State(iterate, momentum, average, error, age, plain, state.sequence, state.steps, state.key)
+        age, plain = jnp.where(grown, 0, state.age), jnp.where(grown, 1, state.plain)
+        return _State(iterate, momentum, average, age, plain, state.sequence, state.steps, state.key)
 
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
@@ -251,13 +258,28 @@ class SAP(Iterative):
         r = _in_order(plan, state.average.r)
         return jnp.linalg.norm(r, axis=0) / targets.norms, r
 
-    def verdict(
-        self, relative: Float[Array, "s"], plan: _Plan, system: System, targets: Targets, state: _State
-    ) -> Bool[Array, "s"]:
+    def estimated_error(self, plan: _Plan, system: System, targets: Targets, state: _State) -> Float[Array, "s"]:
+        """The estimated error of k(x, X)w̄, as `SAP.error` is stated."""
+        return _error(plan, system, targets, state.average)
+
+    def verdict(self, look: Look, targets: Targets) -> Bool[Array, "s"]:
         """As exact as is asked for, by both measures, or to rounding."""
-        is_mean = jnp.arange(relative.shape[0]) < targets.num_means
-        is_exact = state.error <= jnp.where(is_mean, self.error, 3 * self.error)
-        return (relative <= self.tolerance) & (is_exact | (relative <= ROUNDED))
+        is_mean = jnp.arange(look.relative.shape[0]) < targets.num_means
+        is_exact = look.error <= jnp.where(is_mean, self.error, 3 * self.error)
+        return (look.relative <= self.tolerance) & (is_exact | (look.relative <= ROUNDED))
+
+    def gives_up(self, look: Look, targets: Targets, history: list[float], looks: int) -> bool:
+        """Whether the error of the means, extrapolated to the last pass, stays above `error`."""
+        if not self.may_give_up or targets.num_means == 0:
+            return False
+        history.append(float(jnp.max(look.error[: targets.num_means])))
+        done = len(history)
+        if done < GIVE_UP_PASSES or done & (done - 1):
+            return False
+        now, before = history[-1], history[done // 2 - 1]
+        if not (0 < before < np.inf and now < np.inf):
+            return False
+        return bool(now * (now / before) ** np.log2(looks / done) > self.error)
 
     def schedule(self, system: System) -> tuple[int, int, float]:
         """A look at the residual after every pass."""
@@ -266,7 +288,7 @@ class SAP(Iterative):
 
 
 def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
-    """The estimated error of each column at the probes, see `pathgp.accuracy`."""
+    """The estimated error of each column at the probes, see `pathgp.accuracy`, as `SAP.error` is stated."""
     probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]
@@ -275,19 +297,22 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
         added = jnp.einsum("pm,pms->ps", probes.local, r)
         values, guess = values + added, guess - added
     deviations = (probes.draws - values)[:, means:]
-    v = jnp.mean(deviations**2, axis=1, keepdims=True) if deviations.shape[1] else probes.variance[:, None]
+    v = probes.variance[:, None]
+    if deviations.shape[1]:  # a few samples may all be small at a point
+        v = jnp.maximum(jnp.mean(deviations**2, axis=1, keepdims=True), 0.1 * v)
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
     share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
-    return share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
+    rms = lambda unit: share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
+    return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION_FACTOR)
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
-    """Points half-way between a row and its nearest neighbour, and the blocks around them."""
+    """Points as far from the data as new rows are, and the blocks around them."""
     number, size = min(PROBES, system.size), min(BLOCK, system.size)
     A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
-    A = A[order[jnp.arange(number) * system.size // number]]
-    partners = _strongest(system.kernel, A, X, min(2, system.size))[:, -1]
-    x = (A + X[partners]) / 2
+    A = A[order[np.arange(number) * system.size // number]]
+    B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
+    x = displaced(A, B, C, X)
     near = _strongest(system.kernel, x, X, size)
     draws = jnp.zeros((number, targets.num_means), x.dtype)
     if targets.draws is not None:
@@ -302,19 +327,20 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
     block, variance = jax.vmap(around)(x, near)
     places = jnp.zeros_like(order).at[order].set(jnp.arange(system.size))
     if local is None:
-        return _Probes(x, draws, places[near], block, None, variance)
+        return _Probes(x, draws, places[near], block, None, variance, system.mean_noise)
     coefficients, rows = local.projection(system, search=Exhaustive).coefficients(x)
     both = places[jnp.concatenate([near, rows], axis=1)]
     zeros = jnp.zeros_like
     block, of_local = (
         jnp.concatenate(pair, axis=1) for pair in ((block, zeros(coefficients)), (zeros(block), coefficients))
     )
-    return _Probes(x, draws, both, block, of_local, variance)
+    return _Probes(x, draws, both, block, of_local, variance, system.mean_noise)
 
 
 def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
     """The rows that are most strongly correlated with each point: a search that any kernel allows."""
-    return smallest(-kernel(x, X) / jnp.sqrt(kernel.diag(X)), num)[1]
+    deviation = jnp.sqrt(kernel.diag(X))
+    return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCHED)
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
