@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathgp import condition, datasets, metrics
-from pathgp.solvers.cholesky import factorise, substitute
+from pathgp.factor import factorise, substitute
 from pathgp.system import wide
 
 

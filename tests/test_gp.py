@@ -214,7 +214,7 @@ BAD = {
     ),
     "a sample too many": (lambda: small().sample(8), "index is 8, but the posterior has 8 samples"),
     "no samples": (lambda: small(samples=0).samples, "this posterior has no samples"),
-    "no samples for a variance": (lambda: small(samples=0).variance(np.zeros((1, 2))), "has no samples"),
+    "no samples for a variance": (lambda: small(SAP(), samples=0).variance(np.zeros((1, 2))), "has no samples"),
     "inputs of the update": (
         lambda: small().update(np.zeros((1, 3)), np.zeros(1), key=jax.random.key(0)),
         "X_new has 3 inputs, but the posterior was given 2",

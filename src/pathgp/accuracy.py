@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy import linalg
 
+from pathgp.factor import ExactVariance
 from pathgp.kernels import Kernel
 from pathgp.local import Projection, fade
 from pathgp.precision import cast
@@ -54,6 +55,8 @@ class Solved(NamedTuple):
     weights: Float[np.ndarray, "M s"]
     rows: Int[np.ndarray, "M"] | None
     """Which rows of X the points are, in order; None if they are all of them."""
+    variance: ExactVariance | None = None
+    """The exact posterior variance, where the solver has a factor to compute it with."""
 
 
 class Probes(NamedTuple):
@@ -70,6 +73,8 @@ class Probes(NamedTuple):
     """The prediction from the data b_c of the local projection alone."""
     rounding: Float64[np.ndarray, "s"]
     """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
+    exact: Float64[np.ndarray, "p"] | None
+    """The exact posterior variance, where it is known."""
 
     def ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
         """How posterior variances compare with local ones, where there is a local projection and two draws or more."""
@@ -110,7 +115,8 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
         a = u * np.stack([_solve(H + np.diag(n), k_p) for H, n, k_p in parts])
         added, local = (np.einsum("pm,pms->ps", a, columns[:, :m]) for columns in (r, b))
         values, corrections = values + added, corrections - added
-    return Probes(x, values, corrections, variance, local, rounding)
+    exact = None if solved.variance is None else np.maximum(solved.variance.on_host(x), 1e-14 * v)
+    return Probes(x, values, corrections, variance, local, rounding, exact)
 
 
 def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
@@ -257,6 +263,9 @@ def estimate(
             spread = _pooled_error(np.asarray(sampling), float(ratio.spread), float(ratio.error))
     missing = share * probes.corrections[:, :t] + probes.values[:, :t] - mean
     mean_error = np.sqrt(np.mean(missing**2 / v) + np.mean(probes.rounding[:t] ** 2))
+    if probes.exact is not None:
+        off = float(np.median(np.abs(np.log(np.maximum(variance, 1e-300) / probes.exact))))
+        return Errors(float(mean_error), off, off)
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 

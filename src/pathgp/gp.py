@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
 
 from pathgp import checks
-from pathgp.accuracy import Errors, Solved, compare, estimate
+from pathgp.accuracy import Errors, Probes, Solved, compare, estimate
 from pathgp.checkpoint import Checkpoint, slot_of
+from pathgp.factor import ExactVariance
 from pathgp.functions import Canonical, Function
 from pathgp.local import Local, Projection
 from pathgp.precision import cast, dtype_of, in_own_precision, required_dtype, working_in
@@ -35,6 +36,9 @@ NOTHING_LEFT = 1e-6
 
 PROMISED_ERROR = 0.1
 """Of the mean in posterior standard deviations, and of the variance relatively: above, there is a warning."""
+
+FACTOR_ROWS = 8000
+"""Up to here a posterior keeps the factor of K + Σ, 0.5 GB; above, only where samples give no precise variances."""
 
 ENTRIES_AT_ONCE = 100_000_000_000
 """Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
@@ -62,6 +66,8 @@ class Posterior(Predictive):
     """The right-hand sides, whole on every device, where rows are split and a projection looks at them."""
     ratio: VarianceRatio | None = None
     """How posterior variances compare with those of the local projection, where there is one."""
+    exact: ExactVariance | None = None
+    """Posterior variances by the factor of K + Σ, where the solver has it."""
 
     @property
     def info(self) -> Info:
@@ -129,6 +135,7 @@ class Posterior(Predictive):
             projection=None if self.projection is None else dataclasses.replace(gathered(self.projection), mesh=None),
             unfinished=gathered(self.unfinished),
             observations=None,
+            exact=gathered(self.exact),
         )
 
     @in_own_precision
@@ -391,8 +398,17 @@ def _posterior(
         projection=None if local is None else local.projection(system),
         unfinished=None if local is None or exact else _unfinished(system, targets, solution),
         observations=system.everywhere(targets.total) if split else None,
+        exact=_exact_variance(system, solution),
     )
-    return _with_errors(posterior)
+    return _with_errors(dataclasses.replace(posterior, solution=dataclasses.replace(solution, factor=None)))
+
+
+def _exact_variance(system: System, solution: Solution) -> ExactVariance | None:
+    """Posterior variances by the factor that the solver has computed, if it has."""
+    if solution.factor is None:
+        return None
+    whole = system.gathered()
+    return ExactVariance(whole.kernel, whole.X, whole.noise_diagonal, solution.factor)
 
 
 def _with_errors(posterior: Posterior) -> Posterior:
@@ -421,17 +437,28 @@ def _compared(posterior: Posterior) -> tuple[Posterior, Errors]:
         points=host(solution.points) if at_rows else np.asarray(solution.points),
         weights=host(solution.weights) if at_rows else np.asarray(solution.weights),
         rows=None if at_rows else np.asarray(solution.rows),
+        variance=posterior.exact,
     )
     probes = compare(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
     draws = np.asarray(posterior.prior(probes.x), np.float64)
     ratio = probes.ratio(draws)
-    posterior = dataclasses.replace(posterior, ratio=cast(ratio, posterior.solution.weights.dtype))
-    if posterior.num_samples:
+    posterior = dataclasses.replace(posterior, ratio=cast(ratio, solution.weights.dtype))
+    sampled = dataclasses.replace(posterior, exact=None)
+    if posterior.exact is None or (system.size > FACTOR_ROWS and posterior.num_samples):
+        found = _estimated(sampled, probes, draws)
+        if posterior.exact is None or found.bias <= PROMISED_ERROR / 2:
+            return sampled, found
+    return posterior, _estimated(posterior, probes, draws)
+
+
+def _estimated(posterior: Posterior, probes: Probes, draws: Float64[np.ndarray, "p s"]) -> Errors:
+    """The errors of what a posterior predicts at the probes."""
+    if posterior.num_samples or posterior.exact is not None:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
     else:
         mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
     mean = mean.reshape(len(mean), -1) - float(posterior.level)
-    return posterior, estimate(probes, draws, mean, variance, ratio)
+    return estimate(probes, draws, mean, variance, posterior.ratio)
 
 
 def _warn_of_errors(found: Errors, info: Info) -> None:

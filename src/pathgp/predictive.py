@@ -12,6 +12,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float64, Shaped
 
+from pathgp.factor import ExactVariance
 from pathgp.features import Constant
 from pathgp.forking import check_not_forked
 from pathgp.functions import POINTS, Function, by_tiles, padded
@@ -52,6 +53,7 @@ class Predictive(eqx.Module):
     projection: eqx.AbstractVar[Projection | None]
     unfinished: eqx.AbstractVar[Float[Array, "m s"] | None]
     ratio: eqx.AbstractVar[VarianceRatio | None]
+    exact: eqx.AbstractVar[ExactVariance | None]
 
     @property
     @abstractmethod
@@ -136,11 +138,14 @@ class Predictive(eqx.Module):
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """The mean and the variance of f(x), without noise, at little more than the cost of either.
 
-        The variance is the mean square of the samples' deviations. Where there is a local projection, it is the
+        The variance is exact where the solver has factorised K + Σ, up to 8000 rows. Otherwise it is the mean square
+        of the samples' deviations. Where there is a local projection, it is the
         variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated
         from the same samples: much of their sampling error is common to both, and cancels. What is left is reduced by
         shrinking the ratio towards that of other points (`pathgp.variance`).
         """
+        if self.exact is not None:
+            return self.mean(x), self.exact(x)
         self._refuse_no_samples()
         return evaluate_rows(self._predict, dtype_of(self), x)
 
@@ -170,6 +175,7 @@ class Predictive(eqx.Module):
             unfinished=self.unfinished,
             observations=functools.reduce(jnp.add, self.observed),
             ratio=self.ratio,
+            exact=self.exact,
         )
 
 
@@ -183,6 +189,7 @@ class Predictor(Predictive):
     unfinished: Float[Array, "m s"] | None
     observations: Float[Array, "N s"]
     ratio: VarianceRatio | None = None
+    exact: ExactVariance | None = None
 
     @property
     def draws(self) -> Function:

@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
 from pathgp import features, functions, gp, kernels, likelihood, solvers, system, validation
+from pathgp.factor import ExactVariance, factor_of
 from pathgp.files import write_tensors
 from pathgp.forking import check_not_forked
 from pathgp.kernels.tanimoto import MinHash
@@ -50,7 +51,7 @@ CLASSES: tuple[type, ...] = (
     *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
     *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
     *(solvers.Info, solvers.Solution, solvers.Variational),
-    *(system.System, system.Targets, Local, Projection, gp.GP, gp.Posterior, Predictor, VarianceRatio),
+    *(system.System, system.Targets, Local, Projection, gp.GP, gp.Posterior, Predictor, VarianceRatio, ExactVariance),
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
     *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
 )
@@ -164,7 +165,14 @@ def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
     return Projection(index=index, **fields)
 
 
+def _exact_variance(**fields: Any) -> ExactVariance:
+    """The factor follows from the rest, and is larger than all of it."""
+    with working_in(fields["X"].dtype):
+        return ExactVariance(**fields, factor=factor_of(system.System(fields["kernel"], fields["X"], fields["noise"])))
+
+
 CODECS = {
+    ExactVariance: Codec(lambda e: {name: v for name, v in _fields(e).items() if name != "factor"}, _exact_variance),
     Projection: Codec(_projection_fields, _projection),
     system.System: Codec(lambda s: _fields(s) | {"K": None}, system.System),
 }

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Shaped, jaxtyped
 
 from pathgp import checks
+from pathgp.factor import ExactVariance
 from pathgp.features import Fourier
 from pathgp.functions import Canonical, Function
 from pathgp.gp import Posterior
@@ -156,6 +157,7 @@ def _check_predictive(p: Predictive) -> None:
             ("the weights", weights, "M s"),
             ("Projection.X", None if projection is None else projection.X, "N d"),
             ("unfinished", unfinished, "N+M s" if has_points_below else "N s"),
+            ("ExactVariance.X", None if p.exact is None else p.exact.X, "N d"),
         ]
     )
     if p.num_samples >= columns or p.draws.features.inputs != inputs:
@@ -211,6 +213,7 @@ RULES: dict[type, Callable[[Any], None]] = {
     System: _check_system,
     Predictive: _check_predictive,
     Posterior: _check_posterior,
+    ExactVariance: lambda exact: check_positive(exact.noise, "ExactVariance.noise"),
     Scaling: lambda scaling: check_positive(scaling.scale, "Scaling.scale"),
 }
 """What a value of each class must fulfil beside its annotations."""

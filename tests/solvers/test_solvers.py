@@ -11,6 +11,7 @@ import pytest
 from problems import exact, prediction_error, problem, with_columns
 
 from pathgp import condition
+from pathgp.factor import factorise, substitute
 from pathgp.kernels import Matern52
 from pathgp.problem import GP
 from pathgp.problem import problem as gp_problem
@@ -29,7 +30,6 @@ from pathgp.solvers import (
     Iterative,
 )
 from pathgp.solvers.base import warn_unless_converged
-from pathgp.solvers.cholesky import factorise, substitute
 from pathgp.system import Targets
 
 WELL, BADLY = 1e-1, 1e-6

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
+from pathgp.factor import factorise
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record
@@ -24,7 +25,6 @@ from pathgp.likelihood.evaluations import Evaluations
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior, where_named
 from pathgp.problem import GP
-from pathgp.solvers.cholesky import factorise
 
 MAX_ROWS = 10_000
 THREADED_ROWS = 2000

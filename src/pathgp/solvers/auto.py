@@ -42,7 +42,7 @@ class Choice(NamedTuple):
 class Auto(Solver):
     """Exact up to 4000 rows (8000 in float64); up to 250,000 block projections, above that on a subset of the rows.
 
-    All but the exact solve leave to `local` what is short-range, and all have it make variances precise; None does
+    All but the exact solve leave to `local` what is short-range, and have it make variances precise; None does
     without. Projections end when the estimated error of the mean is below `error`, see `SAP`, and the relative
     residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
     factorisation takes over where they do not converge, or after 8, 16 or 32 passes where the error, extrapolated,
@@ -65,8 +65,7 @@ class Auto(Solver):
         N = system.size
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if (EXACT_ROWS_FLOAT64 if system.X.dtype == jnp.float64 else EXACT_ROWS) >= N:
-            local = None if why_not else self.local
-            return Choice(Cholesky(), local, f"{N} rows are few enough to solve exactly")
+            return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
         replaceable = _can_factorise(system)
         projections = SAP(
             passes=min(self.passes, max(8, N // ROWS_PER_PASS)) if replaceable else self.passes,

@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
 from pathgp import checks
 from pathgp.checkpoint import Slot
@@ -79,6 +79,8 @@ class Solution(eqx.Module):
     info: Info
     rows: Int[Array, "M"] | None = None
     q: Variational | None = None
+    factor: Float64[np.ndarray, "N N"] | None = None
+    """The Cholesky factor of K + Σ in its lower triangle, where the solver has it."""
 
     def beside(self, right: "Solution") -> "Solution":
         """The columns of `right`, a solve of the same system on the same points, after these."""
@@ -95,7 +97,7 @@ class Solution(eqx.Module):
         if self.residual is not None and right.residual is not None:
             residual = jnp.concatenate([self.residual, right.residual], axis=1)
         weights = jnp.concatenate([self.weights, right.weights], axis=1)
-        return Solution(self.points, weights, residual, info, self.rows, self.q)
+        return Solution(self.points, weights, residual, info, self.rows, self.q, right.factor)
 
 
 class Snapshot(eqx.Module):
