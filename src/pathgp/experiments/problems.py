@@ -110,7 +110,11 @@ def at_weights(posterior: Posterior, weights: np.ndarray) -> Posterior:
 
 
 class Curve(NamedTuple):
-    """The marginals of a posterior along one input, and a few samples."""
+    """The marginals of a posterior's samples along one input, and a few of the samples.
+
+    Solvers given one key share their prior draws. Their curves then differ by the error of the solver, not by the
+    Monte Carlo error of the samples, which an exact variance would show.
+    """
 
     x: Float[np.ndarray, "n"]
     mean: Float[np.ndarray, "n"]
@@ -120,9 +124,9 @@ class Curve(NamedTuple):
     @classmethod
     def of(cls, posterior: Posterior, x: Float[np.ndarray, "n 1"]) -> dict[str, Any]:
         """As JSON, rounded to what a picture shows."""
-        mean, variance = posterior.predict(x)
-        samples = np.asarray(posterior.samples(x))[:, :4]
-        curve = cls(x[:, 0], np.asarray(mean), np.sqrt(np.maximum(np.asarray(variance), 0)), samples)
+        mean, deviations = np.asarray(posterior.mean(x)), np.asarray(posterior.deviations(x))
+        sd, samples = np.sqrt(np.mean(deviations**2, axis=1)), mean[:, None] + deviations[:, :4]
+        curve = cls(x[:, 0], mean, sd, samples)
         return {name: np.round(values.astype(float), 5).tolist() for name, values in curve._asdict().items()}
 
     @classmethod
