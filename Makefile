@@ -12,7 +12,7 @@ export JAX_PLATFORMS ?= cpu
 	touch $@
 
 demo: .venv/.done
-	$(BIN)/python -m pathgp.experiments.toy --out demo.png
+	$(BIN)/python -m pathgp_paper.experiments.toy --out demo.png
 
 test: .venv/.done
 	$(BIN)/python -m pytest
@@ -51,7 +51,7 @@ wheel: .venv/.done
 
 bench: .venv/.done
 	$(BIN)/pathgp bench kernel
-	$(BIN)/python benchmarks/solve.py
+	$(BIN)/python -m pathgp_paper.bench.tiled_solve
 	$(BIN)/pathgp bench solve --dataset synthetic
 
 lock:

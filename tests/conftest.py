@@ -37,6 +37,6 @@ def x64():
 @pytest.fixture(scope="session")
 def fitted(tmp_path_factory):
     """A small model, fitted by the command line."""
-    from small_model import fit_small_model
+    from tests.support.small_model import fit_small_model
 
     return fit_small_model(tmp_path_factory.mktemp("model"))

@@ -33,7 +33,7 @@ def said():
     code = f"""
 import jax, numpy as np
 from pathgp import GP, PathGPRegressor, condition, kernels, solvers
-from pathgp.features import Constant
+from pathgp.kernels.features import Constant
 from pathgp.functions import Function
 from pathgp.likelihood import Bounds, Exact, Prior, fit_hyperparameters
 from pathgp.thompson import maximise

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ENVIRONMENT = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src")}
 
@@ -212,7 +212,7 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
         assert "<blockquote" not in html, path  # an example that was taken for a quotation
     api = pages[tmp_path / "api" / "index.html"]
     names = ["GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"]
-    for name in (*names, "metrics.nll", "distributed.join", "integrations.optuna.PathGPSampler"):
+    for name in (*names, "analysis.metrics.nll", "parallel.jobs.join", "integrations.optuna.PathGPSampler"):
         assert f'id="pathgp.{name}"' in api, name
     shown = re.sub(r"<[^>]+>", "", api)
     assert "Matern32(lengthscale=1.0, variance=1.0)" in shown  # fields as arguments, inherited and with their defaults

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pathgp.features import Constant, Stacked
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Matern32
+from pathgp.kernels.features import Constant, Stacked
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from padding import with_padding
+
+from tests.support.padding import with_padding
 
 pytest.importorskip("matplotlib")
 

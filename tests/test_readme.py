@@ -10,7 +10,7 @@ import pytest
 
 from pathgp.cli import main
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 COMMANDS = re.findall(r"^make ([a-z-]+)", README, flags=re.MULTILINE)

@@ -6,27 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathgp import kernels, solvers
-    from pathgp.checkpoint import Checkpoint
     from pathgp.estimator import PathGPRegressor
     from pathgp.functions import Function
-    from pathgp.gp import Posterior, condition
-    from pathgp.local import Local
-    from pathgp.problem import GP
+    from pathgp.posterior import GP, Posterior, condition
+    from pathgp.runs.checkpoint import Checkpoint
+    from pathgp.solvers.local import Local
 
 __all__ = ["GP", "Checkpoint", "Function", "Local", "PathGPRegressor", "Posterior", "condition", "kernels", "solvers"]
 
 _HOMES = {
-    "GP": "problem",
-    "Checkpoint": "checkpoint",
+    "GP": "posterior",
+    "Checkpoint": "runs.checkpoint",
     "Function": "functions",
-    "Local": "local",
+    "Local": "solvers.local",
     "PathGPRegressor": "estimator",
-    "Posterior": "gp",
-    "condition": "gp",
+    "Posterior": "posterior",
+    "condition": "posterior",
 }
 _MODULES = {
-    *("cost", "datasets", "distributed", "inducing", "integrations", "kernels", "likelihood", "metrics", "plots"),
-    *("solvers", "spectral", "storage", "thompson"),
+    *("analysis", "estimator", "integrations", "kernels", "likelihood", "parallel", "plots", "posterior", "runs"),
+    *("solvers", "storage", "system", "thompson"),
 }
 
 

@@ -13,12 +13,11 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from pathgp.checks import floats, is_concrete
-from pathgp.features import Features, Stacked, Total
-from pathgp.forking import check_not_forked
+from pathgp._checks import check_not_forked, floats, is_concrete
 from pathgp.kernels import Kernel
-from pathgp.precision import dtype_of, evaluate_rows, in_own_precision
-from pathgp.tiles import map_rows, pad_rows, product, split_product
+from pathgp.kernels.features import Features, Stacked, Total
+from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
+from pathgp.linalg.tiles import map_rows, pad_rows, product, split_product
 
 POINTS, AT_ONCE = 64, 8
 """Points that functions are evaluated at together, and the largest number of such calls under way at once."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from pathgp.files import write_atomically
-from pathgp.gp import Posterior
-from pathgp.spectral import Basis, regions
+from pathgp.analysis.spectral import Basis, regions
+from pathgp.posterior.posterior import Posterior
+from pathgp.runs.atomic import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -125,10 +125,10 @@ def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, 
     import sys
 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "pathgp.tables", raising=False)
-    monkeypatch.delitem(sys.modules, "pathgp.encoding", raising=False)
-    monkeypatch.delitem(sys.modules, "pathgp.scanning", raising=False)
-    monkeypatch.delitem(sys.modules, "pathgp.cli.models", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.cli.tables.files", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.cli.tables.encoding", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.cli.tables.infer", raising=False)
+    monkeypatch.delitem(sys.modules, "pathgp.cli.fitted", raising=False)
     assert main(["fit", "train.csv", "--target", "y", "--out", str(tmp_path / "m")]) == 2
     assert capsys.readouterr().err == "pathgp: pyarrow is not installed: pip install pyarrow.\n"
 
@@ -137,7 +137,7 @@ def test_a_missing_library_is_named_with_what_to_install(tmp_path, monkeypatch, 
     "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes.")]
 )
 def test_too_little_memory_is_said(fitted, tmp_path, monkeypatch, capsys, error):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     def fail(*_):
         raise error

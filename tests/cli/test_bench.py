@@ -3,9 +3,9 @@ import json
 import pytest
 
 from pathgp.cli import bench, main
-from pathgp.experiments import contest, learning, product
 from pathgp.likelihood import Exact, NearestNeighbour, Neighbourhoods, Pathwise
 from pathgp.plots import error_against_time
+from pathgp_paper.bench import contest, learning, product
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
-from pathgp import estimator
-from pathgp.checkpoint import Slot
-from pathgp.cli import main, models
+from pathgp.cli import fitted as models
+from pathgp.cli import main
+from pathgp.estimator import regressor as estimator
+from pathgp.runs.checkpoint import Slot
 from pathgp.solvers import SAP
 
 

@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq
 from scipy.stats import norm
-from tables_of_houses import houses, write
 
 from pathgp import PathGPRegressor
 from pathgp.cli import main
-from pathgp.encoding import Column, Encoding
-from pathgp.tables import NUMBER
+from pathgp.cli.tables.encoding import Column, Encoding
+from pathgp.cli.tables.files import NUMBER
+from tests.support.tables_of_houses import houses, write
 
 
 def run(capsys, *words) -> str:
@@ -136,7 +136,8 @@ def test_pictures(fitted, tmp_path, capsys, kind, with_rows):
 
 def test_a_picture_of_one_input_shows_its_predictions(fitted, tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    from pathgp.cli import models, plot
+    from pathgp.cli import fitted as models
+    from pathgp.cli import plot
 
     model, table, test = tmp_path / "one.safetensors", houses(60, 0), houses(40, 1)
     quick = PathGPRegressor(hyperparameters="fixed", solver="cholesky", num_samples=3, random_state=0)

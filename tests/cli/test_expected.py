@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
-from pathgp.cli import expected, main, models
-from pathgp.encoding import Encoding
-from pathgp.estimator import PathGPRegressor
-from pathgp.inducing import RandomPoints
+from pathgp.cli import expected, main
+from pathgp.cli import fitted as models
+from pathgp.cli.tables.encoding import Encoding
+from pathgp.estimator.regressor import PathGPRegressor
 from pathgp.kernels import Matern32
+from pathgp.solvers.inducing.points import RandomPoints
 
 ROWS, POINTS = 300, 40
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet
 
-from pathgp.cli import main, models
+from pathgp.cli import fitted as models
+from pathgp.cli import main
 from pathgp.thompson import loop
 
 AS_OFTEN = settings(

@@ -9,13 +9,12 @@ import time
 import pytest
 
 pytest.importorskip("pyarrow")
-from tables_of_houses import houses, write
-
 from pathgp.cli import main
+from tests.support.tables_of_houses import houses, write
 
 
 def test_a_fit_that_is_stopped_in_the_solve_writes_nothing(fitted, tmp_path, monkeypatch, capsys):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -29,7 +28,7 @@ def test_a_fit_that_is_stopped_in_the_solve_writes_nothing(fitted, tmp_path, mon
 
 
 def test_a_fit_whose_learning_is_stopped_keeps_the_best_so_far(fitted, tmp_path, monkeypatch, capsys):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     earlier = models.load(fitted.model)
     earlier.model.trace_ = [trace._replace(interrupted=True) for trace in earlier.model.trace_]
@@ -43,7 +42,7 @@ def test_a_fit_whose_learning_is_stopped_keeps_the_best_so_far(fitted, tmp_path,
 
 
 def test_predictions_that_are_stopped_leave_the_file_that_was_there(fitted, tmp_path, monkeypatch, capsys):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     predict, calls = models.Fitted.predict, []
 
@@ -73,7 +72,7 @@ def number(request):
 
 
 def test_termination_clears_away_what_is_half_written(fitted, tmp_path, monkeypatch, number):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     predict, seen = models.Fitted.predict, []
 
@@ -129,7 +128,7 @@ def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
 
 
 def test_a_demo_that_is_stopped_says_that_its_tables_are_there(tmp_path, monkeypatch, capsys):
-    from pathgp.cli import models
+    from pathgp.cli import fitted as models
 
     def stop(*_):
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ pytest.importorskip("pyarrow")
 
 from pathgp import PathGPRegressor
 from pathgp.cli import main
-from pathgp.cli.models import load
+from pathgp.cli.fitted import load
 
 ROWS = 150
 

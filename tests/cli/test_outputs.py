@@ -7,9 +7,9 @@ import sys
 import pytest
 
 pytest.importorskip("pyarrow")
-from tables_of_houses import houses, write
-
-from pathgp.cli import main, models
+from pathgp.cli import fitted as models
+from pathgp.cli import main
+from tests.support.tables_of_houses import houses, write
 
 
 def words_of(command, fitted, out):

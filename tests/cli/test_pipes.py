@@ -7,7 +7,7 @@ import sys
 import pytest
 
 pytest.importorskip("pyarrow")
-from tables_of_houses import houses, write
+from tests.support.tables_of_houses import houses, write
 
 COMMAND = [sys.executable, "-m", "pathgp"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pathgp import kernels
-from pathgp.features import Fourier
+from pathgp.kernels.features import Fourier
 
 STATIONARY = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic]
 REPEATS = 40

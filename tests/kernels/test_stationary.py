@@ -6,7 +6,7 @@ from jax.test_util import check_grads
 from scipy import special
 
 from pathgp import kernels
-from pathgp.distances import FEW_INPUTS
+from pathgp.linalg.distances import FEW_INPUTS
 
 ALL = [kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic]
 EITHER_WAY = [8, FEW_INPUTS + 2]

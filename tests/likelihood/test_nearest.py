@@ -5,7 +5,6 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 from scipy.spatial.distance import cdist
-from test_exact import drawn
 
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32
@@ -13,6 +12,7 @@ from pathgp.likelihood import NearestNeighbour, default_gp, fit_hyperparameters,
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.nearest import Pool, batch_loss, draw_pool, nearest_earlier
 from pathgp.likelihood.parameters import parameters
+from tests.likelihood.test_exact import drawn
 
 
 def every_row(points, m):

@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from test_exact import drawn
 
 from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32
@@ -11,9 +10,10 @@ from pathgp.likelihood import Exact, Pathwise, Prior, default_gp, fit_hyperparam
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.parameters import parameters
 from pathgp.likelihood.pathwise import gradient_per_row, quadratic_gradient
-from pathgp.problem import problem
+from pathgp.posterior.problem import problem
 from pathgp.solvers import SAP
 from pathgp.solvers.base import DivergenceError
+from tests.likelihood.test_exact import drawn
 
 N = 120
 

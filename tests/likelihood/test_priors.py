@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import tqdm.auto
 from scipy import optimize, stats
-from test_exact import drawn
-from test_pathwise import dense_loss, slopes
 
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, Tanimoto
@@ -24,6 +22,8 @@ from pathgp.likelihood import (
     fit_hyperparameters,
 )
 from pathgp.likelihood.parameters import parameters
+from tests.likelihood.test_exact import drawn
+from tests.likelihood.test_pathwise import dense_loss, slopes
 
 METHODS = [
     Exact(steps=15),

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import exact, prediction_error, problem
 
 from pathgp import Local
 from pathgp.kernels import Matern32, Tanimoto
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
-from pathgp.system import System
+from pathgp.system.system import System
+from tests.support.problems import exact, prediction_error, problem
 
 
 def test_it_names_its_choice_and_the_reason(key, caplog):

@@ -5,12 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import exact, problem
 
-from pathgp import GP, condition, inducing
+from pathgp import GP, condition
 from pathgp.kernels import RBF
 from pathgp.solvers import CG
 from pathgp.solvers.cg import pivoted_cholesky
+from pathgp.solvers.inducing import points as inducing
+from tests.support.problems import exact, problem
 
 RANK = 25
 factor = eqx.filter_jit(pivoted_cholesky)

@@ -8,7 +8,7 @@ import pytest
 from pathgp.kernels import Matern32
 from pathgp.solvers import SDD
 from pathgp.solvers.sdd import automatic_step_size
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 
 def system_of(X, noise=0.5):

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import exact, problem
 
 from pathgp.solvers import SGD
 from pathgp.solvers.sgd import clip_columns
+from tests.support.problems import exact, problem
 
 LOSSES = [SGD(num_features=4000), SGD(num_features=4000, low_variance=False)]
 

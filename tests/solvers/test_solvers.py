@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import exact, prediction_error, problem, with_columns
 
 from pathgp import condition
-from pathgp.factor import factorise, substitute
 from pathgp.kernels import Matern52
-from pathgp.problem import GP
-from pathgp.problem import problem as gp_problem
+from pathgp.linalg.factor import factorise, substitute
+from pathgp.posterior.gp import GP
+from pathgp.posterior.problem import problem as gp_problem
 from pathgp.solvers import (
     CG,
     SAP,
@@ -30,7 +29,8 @@ from pathgp.solvers import (
     Iterative,
 )
 from pathgp.solvers.base import warn_unless_converged
-from pathgp.system import Targets
+from pathgp.system.system import Targets
+from tests.support.problems import exact, prediction_error, problem, with_columns
 
 WELL, BADLY = 1e-1, 1e-6
 ITERATIVE = {

@@ -2,12 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import exact, prediction_error, problem
 
 from pathgp.functions import Canonical
 from pathgp.kernels import RBF
 from pathgp.solvers import SGPR, SubsetOfData
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
+from tests.support.problems import exact, prediction_error, problem
 
 
 def test_all_rows_are_the_exact_solution(key):

@@ -5,13 +5,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import problem
 
 from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import collapsed_bound
 from pathgp.solvers import SGPR, SVGP, Cholesky, DivergenceError, Every, InducingCholesky
-from pathgp.system import Targets
+from pathgp.system.system import Targets
+from tests.support.problems import problem
 
 N, M, S, FEATURES = 300, 24, 1024, 2000
 GAUSSIAN = GP(Matern32(0.8, 1.4), noise=np.linspace(0.05, 0.3, N), mean=2.0)

@@ -274,7 +274,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path):
 
 KILLED = """
 import sys, time
-from test_sampler import bowl, sampler
+from tests.thompson.test_sampler import bowl, sampler
 s = sampler(batch_size=8)
 for _ in range(2):
     X = s.ask()
@@ -290,7 +290,7 @@ def test_a_process_that_is_killed_between_ask_and_tell_loses_nothing(after, tmp_
     """The state is saved, the process killed, and another one is told and asks: as if there had been only one."""
     _, asked = after
     state, own = tmp_path / "state.safetensors", os.environ | {"JAX_ENABLE_X64": str(jax.config.read("jax_enable_x64"))}
-    own["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parent), *sys.path])
+    own["PYTHONPATH"] = os.pathsep.join([str(pathlib.Path(__file__).parents[2]), *sys.path])
     command = [sys.executable, "-c", KILLED, str(state)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=own) as process:
         assert process.stdout is not None

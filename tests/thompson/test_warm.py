@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from pathgp import GP, condition
-from pathgp.datasets import draw
 from pathgp.kernels import Matern32
 from pathgp.solvers import CG, SAP
+from pathgp_paper.datasets import draw
 
 
 @pytest.mark.parametrize(

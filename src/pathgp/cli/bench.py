@@ -9,13 +9,13 @@ import sys
 from datetime import date
 from typing import Any
 
-from pathgp import datasets
-from pathgp.checks import at_least
+from pathgp._checks import at_least
 from pathgp.cli.common import add_data_dir, check_out, check_picture
-from pathgp.experiments import contest, learning, product, throughput
-from pathgp.experiments.machine import machine
-from pathgp.experiments.peers import PEERS
-from pathgp.files import write_atomically
+from pathgp.runs.atomic import write_atomically
+from pathgp_paper import datasets
+from pathgp_paper.bench import contest, learning, product, throughput
+from pathgp_paper.bench.machine import machine
+from pathgp_paper.bench.peers import PEERS
 
 
 def add_to(commands: Any) -> None:
@@ -127,7 +127,7 @@ def bench_learn(arguments: argparse.Namespace) -> None:
 
 def contested(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The figures of one contestant, which runs in a process of its own, or why there are none."""
-    command = [sys.executable, "-m", "pathgp.experiments.contest", name, "--dataset", arguments.dataset]
+    command = [sys.executable, "-m", "pathgp_paper.bench.contest", name, "--dataset", arguments.dataset]
     command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
     for option in ("noise", "hyperparameters", "test_rows"):
         value = getattr(arguments, option)

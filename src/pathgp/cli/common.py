@@ -63,7 +63,7 @@ def say(sentence: str) -> None:
 
 def say_dialect(path: pathlib.Path) -> None:
     """How a CSV is read, where that is not by commas."""
-    from pathgp.tables import dialect
+    from pathgp.cli.tables.files import dialect
 
     if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path)).separator != ",":
         between = {";": "semicolons", "\t": "tabs"}[found.separator]
@@ -100,7 +100,7 @@ def check_seed(seed: int) -> None:
 
 def check_out(path: pathlib.Path, force: bool) -> None:
     """Raise, before any work, if `path` cannot be written to, or exists and `force` is not given."""
-    from pathgp.files import check_writable
+    from pathgp.runs.atomic import check_writable
 
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file in it.")

@@ -5,8 +5,8 @@ import json
 import os
 from typing import Any
 
-from pathgp import datasets
 from pathgp.cli.common import add_data_dir
+from pathgp_paper import datasets
 
 
 def add_to(commands: Any) -> None:

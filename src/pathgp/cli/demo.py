@@ -79,7 +79,7 @@ def quoted(path: pathlib.Path) -> str:
 
 def write_rides(path: pathlib.Path, rows: int, seed: int) -> None:
     """Rides in an hour: two rush hours, fewer when it is cold or hot, and noise of 15 rides."""
-    from pathgp.tables import table_writer
+    from pathgp.cli.tables.files import table_writer
 
     rng = np.random.default_rng(seed)
     hour, temperature = rng.uniform(0, 24, rows), rng.normal(14, 8, rows)

@@ -32,7 +32,7 @@ pathgp evaluate model.safetensors test.parquet --json""",
 
 def run(arguments: argparse.Namespace) -> None:
     """Predicts the rows and prints the scores."""
-    from pathgp.cli.models import load, predict_known
+    from pathgp.cli.fitted import load, predict_known
 
     fitted = load(arguments.model)
     y, mean, sd = predict_known(fitted, arguments.file, arguments.allow_unknown)

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from pathgp.checks import at_least
-from pathgp.cost import Estimate, Rates, estimate, table_bytes
-from pathgp.memory import memory_limit
-from pathgp.names import SOLVERS
-from pathgp.tables import column_kinds, row_count
+from pathgp._checks import at_least
+from pathgp.cli.budget import Estimate, Rates, estimate, table_bytes
+from pathgp.cli.tables.files import column_kinds, row_count
+from pathgp.estimator.registry import SOLVERS
+from pathgp.runs.memory import memory_limit
 
 ANY = Rates(0.0, 0.0, 0.0)
 """Where only bytes are asked for."""

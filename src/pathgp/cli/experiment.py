@@ -39,7 +39,7 @@ def add_to(commands: Any) -> None:
 
 def experiment_list(arguments: argparse.Namespace) -> None:
     """Prints the experiments."""
-    from pathgp.experiments.paper import experiments
+    from pathgp_paper.experiments import experiments
 
     rows = [{"name": e.name, "title": e.title, "reproduces": e.reproduces} for e in experiments()]
     lines = [f"{row['name']:<24} {row['reproduces']:<44} {row['title']}" for row in rows]
@@ -48,8 +48,9 @@ def experiment_list(arguments: argparse.Namespace) -> None:
 
 def experiment_run(arguments: argparse.Namespace) -> None:
     """Computes what is missing, then draws the figure and writes the section."""
-    from pathgp.checks import at_least
-    from pathgp.experiments import base, paper, report
+    from pathgp._checks import at_least
+    from pathgp_paper import experiments as paper
+    from pathgp_paper.experiments import base, report
 
     check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
@@ -73,8 +74,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
 
 def experiment_report(arguments: argparse.Namespace) -> None:
     """Writes the report and prints where it is."""
-    from pathgp.experiments import report
-    from pathgp.experiments.paper import experiments
+    from pathgp_paper.experiments import experiments, report
 
     if arguments.scale is not None:
         check_scale(arguments.scale)
@@ -83,7 +83,7 @@ def experiment_report(arguments: argparse.Namespace) -> None:
 
 def check_scale(scale: str) -> None:
     """Refuses what is none of the scales."""
-    from pathgp.experiments.base import SCALES
+    from pathgp_paper.experiments.base import SCALES
 
     if scale not in SCALES:
         raise ValueError(f"--scale is {scale!r}, but the scales are {', '.join(SCALES)}.")

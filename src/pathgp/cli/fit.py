@@ -98,9 +98,9 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
-    from pathgp.checks import at_least, positive
+    from pathgp._checks import at_least, positive
     from pathgp.cli.expected import check_points
-    from pathgp.names import KERNELS, SOLVERS, named
+    from pathgp.estimator.registry import KERNELS, SOLVERS, named
 
     a = arguments
     at_least(a.num_samples, 1, "--num-samples")
@@ -122,10 +122,10 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     import jax.numpy as jnp
 
     from pathgp.cli.expected import expected, refuse_too_large
-    from pathgp.cli.models import Fitted, save
-    from pathgp.distributed import together
-    from pathgp.scanning import learn_encoding
-    from pathgp.tables import counted
+    from pathgp.cli.fitted import Fitted, save
+    from pathgp.cli.tables.files import counted
+    from pathgp.cli.tables.infer import learn_encoding
+    from pathgp.parallel.jobs import together
 
     a = arguments
     refuse_too_large(a)
@@ -200,16 +200,16 @@ def take_part(options: argparse.Namespace) -> bool:
     """Makes the devices, joins the job if there is one, and says whether this process speaks and writes for all."""
     import jax
 
-    from pathgp import distributed
-    from pathgp.checks import at_least
+    from pathgp._checks import at_least
+    from pathgp.parallel import jobs
 
     at_least(1 if options.devices is None else options.devices, 1, "--devices")
     if options.devices is not None:
         jax.config.update("jax_num_cpu_devices", options.devices)  # of other devices there are as many as there are
     given = options.coordinator, options.process_id, options.num_processes
-    if given == (None, None, None) and not distributed.is_job():
+    if given == (None, None, None) and not jobs.is_job():
         return True
-    distributed.join(*given)
+    jobs.join(*given)
     options.devices = None  # all of all processes
     if jax.process_index() > 0:
         warnings.simplefilter("ignore")  # the first process gives the same
@@ -219,8 +219,8 @@ def take_part(options: argparse.Namespace) -> bool:
 @contextmanager
 def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[Any]:
     """The checkpoint, held for this run; an earlier one is resumed, replaced, or refused."""
-    from pathgp.checkpoint import Checkpoint
-    from pathgp.distributed import meet
+    from pathgp.parallel.jobs import meet
+    from pathgp.runs.checkpoint import Checkpoint
 
     a = arguments
     if a.checkpoint is None:

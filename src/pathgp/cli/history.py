@@ -13,8 +13,8 @@ from jaxtyping import Float64
 from pathgp import storage
 from pathgp.cli import inputs
 from pathgp.cli.common import say
+from pathgp.cli.tables.files import NUMBER, column_kinds, listed
 from pathgp.solvers import Auto
-from pathgp.tables import NUMBER, column_kinds, listed
 from pathgp.thompson import Search
 from pathgp.thompson.loop import Settings, State, observe
 from pathgp.thompson.sampler import CLASSES

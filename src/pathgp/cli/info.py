@@ -24,7 +24,7 @@ pathgp info model.safetensors --json""",
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the target, the kernel with a length scale for each input, the noise, the solve and the versions."""
-    from pathgp.cli.models import load
+    from pathgp.cli.fitted import load
 
     fitted = load(arguments.model)
     summary = fitted.summary()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.tables import BOOLEAN, NUMBER, TEXT, column_kinds, listed, read_batches
+from pathgp.cli.tables.files import BOOLEAN, NUMBER, TEXT, column_kinds, listed, read_batches
 from pathgp.thompson.space import Categorical, Codes, Dimension, Integer, Real
 
 FORMS = '[low, high], {"real": [low, high]}, {"integer": [low, high]} or {"choices": [...]}'

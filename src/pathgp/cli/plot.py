@@ -12,7 +12,7 @@ from pathgp.cli.common import add_command, check_picture, say
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pathgp.cli.models import Fitted
+    from pathgp.cli.fitted import Fitted
 
 GRID = 80
 """Points along each side of a map."""
@@ -41,7 +41,7 @@ pathgp plot model.safetensors --kind relevance --out relevance.pdf""",
 def run(arguments: argparse.Namespace) -> None:
     """Draws one picture."""
     from pathgp import plots
-    from pathgp.cli.models import load
+    from pathgp.cli.fitted import load
 
     check_picture(arguments.out, arguments.force)
     fitted = load(arguments.model)
@@ -93,7 +93,7 @@ def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 def calibration(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     """Coverage of intervals against their nominal share."""
     from pathgp import plots
-    from pathgp.cli.models import predict_known
+    from pathgp.cli.fitted import predict_known
 
     figure = plots.new_figure(5.5, 5.5)
     plots.calibration_panel(figure.subplots(), *predict_known(fitted, _need_file(file, "calibration")))
@@ -103,7 +103,7 @@ def calibration(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 def predicted(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     """Predictions against true values."""
     from pathgp import plots
-    from pathgp.cli.models import predict_known
+    from pathgp.cli.fitted import predict_known
 
     figure = plots.new_figure(6, 5.5)
     y, mean, sd = predict_known(fitted, _need_file(file, "predicted"))

@@ -62,9 +62,9 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
     """Writes the columns that belong to each chunk of rows, as they come."""
     from tqdm import tqdm
 
-    from pathgp.checks import at_least
-    from pathgp.cli.models import FILLED, load
-    from pathgp.tables import counted, is_parquet, listed, table_writer
+    from pathgp._checks import at_least
+    from pathgp.cli.fitted import FILLED, load
+    from pathgp.cli.tables.files import counted, is_parquet, listed, table_writer
 
     at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:

@@ -67,9 +67,9 @@ pathgp suggest history.csv --bounds bounds.json --target yield --state search.sa
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads all tables, asks, and writes the suggestions; then the state, so that what is in it was handed out."""
-    from pathgp.checks import at_least
+    from pathgp._checks import at_least
     from pathgp.cli.history import Optimisation
-    from pathgp.tables import counted, is_parquet, table_writer
+    from pathgp.cli.tables.files import counted, is_parquet, table_writer
     from pathgp.thompson.loop import propose
 
     start, a = time.perf_counter(), arguments

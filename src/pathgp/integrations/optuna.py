@@ -13,7 +13,7 @@ from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from pathgp import checks
+from pathgp import _checks as checks
 from pathgp.solvers import Auto, Solver
 from pathgp.thompson.loop import Settings, State, observe, propose
 from pathgp.thompson.maximise import Search

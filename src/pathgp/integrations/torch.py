@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp.functions import padded
-from pathgp.tiles import pad_rows
+from pathgp.linalg.tiles import pad_rows
 
 
 def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callable[[Any], Any]:

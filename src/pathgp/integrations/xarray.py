@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from pathgp.estimator import PathGPRegressor
-from pathgp.predictive import Predictive
+from pathgp.estimator.regressor import PathGPRegressor
+from pathgp.posterior.predict import Predictive
 
 if TYPE_CHECKING:
     import xarray  # pyright: ignore[reportMissingImports]

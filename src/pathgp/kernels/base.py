@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp.checks import at_least
-from pathgp.features import Features, Fourier, Stacked
+from pathgp._checks import at_least
+from pathgp.kernels.features import Features, Fourier, Stacked
 
 
 class Spectrum(NamedTuple):

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.distances import squared_distance
-from pathgp.features import within_reach
+from pathgp import _checks as checks
 from pathgp.kernels.base import Kernel, Spectrum
+from pathgp.kernels.features import within_reach
 from pathgp.kernels.student import student_spectrum
+from pathgp.linalg.distances import squared_distance
 
 
 def distance(r2: Float[Array, "n m"]) -> Float[Array, "n m"]:

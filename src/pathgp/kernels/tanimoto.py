@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from pathgp import checks
-from pathgp.features import Features
+from pathgp import _checks as checks
 from pathgp.kernels.base import Kernel
+from pathgp.kernels.features import Features
 
 
 class Tanimoto(Kernel):

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
-from pathgp import checks
-from pathgp.checkpoint import Checkpoint, Slot, slot_of
+from pathgp import _checks as checks
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
-from pathgp.problem import GP, PROCESS, check_data, parts
+from pathgp.posterior.gp import GP, PROCESS, check_data, parts
+from pathgp.runs.checkpoint import Checkpoint, Slot, slot_of
 
 
 class Trace(NamedTuple):

@@ -5,10 +5,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Shaped
 from scipy import linalg
 
-from pathgp import checks
-from pathgp.problem import GP, check_data
-from pathgp.solvers.inducing import InducingCholesky, NormalEquations
-from pathgp.system import System
+from pathgp import _checks as checks
+from pathgp.posterior.gp import GP, check_data
+from pathgp.solvers.inducing.base import InducingCholesky, NormalEquations
+from pathgp.system.system import System
 
 JITTER = 1e-10
 """Points may repeat. The bound is a little lower for it, so it is still one."""

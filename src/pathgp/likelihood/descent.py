@@ -10,9 +10,9 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from pathgp.checkpoint import Slot
 from pathgp.likelihood.base import Trace
-from pathgp.sharding import any_process
+from pathgp.parallel.sharding import any_process
+from pathgp.runs.checkpoint import Slot
 
 
 class Record:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from pathgp.checkpoint import Slot
+from pathgp.runs.checkpoint import Slot
 
 
 class Evaluation(NamedTuple):

@@ -15,16 +15,16 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import linalg, optimize
 from threadpoolctl import threadpool_limits
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
-from pathgp.factor import factorise
+from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
 from pathgp.likelihood.parameters import Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior, where_named
-from pathgp.problem import GP
+from pathgp.linalg.factor import factorise
+from pathgp.posterior.gp import GP
+from pathgp.runs.checkpoint import Slot
 
 MAX_ROWS = 10_000
 THREADED_ROWS = 2000

@@ -13,20 +13,20 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
-from pathgp.distances import squared_distance
-from pathgp.lapack import definite_solve
+from pathgp import _checks as checks
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.exact import Exact
 from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
 from pathgp.likelihood.priors import Prior
-from pathgp.neighbours import Neighbours, search, smallest
-from pathgp.precision import cast, working_in
-from pathgp.problem import GP, check_data
-from pathgp.sharding import checked, gathered, of_first, share
-from pathgp.tiles import map_rows
+from pathgp.linalg.distances import squared_distance
+from pathgp.linalg.neighbours import Neighbours, search, smallest
+from pathgp.linalg.precision import cast, working_in
+from pathgp.linalg.small import definite_solve
+from pathgp.linalg.tiles import map_rows
+from pathgp.parallel.sharding import checked, gathered, of_first, share
+from pathgp.posterior.gp import GP, check_data
+from pathgp.runs.checkpoint import Slot
 
 logger = logging.getLogger("pathgp")
 

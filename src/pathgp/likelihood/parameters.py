@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from pathgp.kernels import Kernel
-from pathgp.precision import in_own_precision
-from pathgp.problem import GP
+from pathgp.linalg.precision import in_own_precision
+from pathgp.posterior.gp import GP
 
 NOISE_FLOOR = 1e-11
 """The least noise variance, as a share of the kernel's.

@@ -11,18 +11,19 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
+from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.likelihood.base import Method, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.parameters import NOISE_FLOOR_FLOAT32, Parameters, learned, parameters
 from pathgp.likelihood.priors import Prior
-from pathgp.problem import GP, problem, split
-from pathgp.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
+from pathgp.linalg.tiles import pad_rows
+from pathgp.parallel.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
+from pathgp.posterior.gp import GP
+from pathgp.posterior.problem import problem, split
+from pathgp.runs.checkpoint import Slot
 from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError
-from pathgp.tiles import pad_rows
 
 TILE_ROWS = 2048
 

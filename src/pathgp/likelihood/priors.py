@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pathgp import checks
+from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.likelihood.parameters import Parameters, parameters
-from pathgp.problem import GP
+from pathgp.posterior.gp import GP
 
 
 class Belief(eqx.Module):

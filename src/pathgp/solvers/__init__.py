@@ -15,15 +15,15 @@ from pathgp.solvers.base import (
 )
 from pathgp.solvers.cg import CG
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.inducing import InducingCholesky
-from pathgp.solvers.inducing_cg import InducingCG
-from pathgp.solvers.inducing_sgd import InducingSGD
+from pathgp.solvers.inducing.base import InducingCholesky
+from pathgp.solvers.inducing.cg import InducingCG
+from pathgp.solvers.inducing.sgd import InducingSGD
+from pathgp.solvers.inducing.sgpr import SGPR
+from pathgp.solvers.inducing.svgp import SVGP
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
-from pathgp.solvers.sgpr import SGPR
 from pathgp.solvers.subset import SubsetOfData
-from pathgp.solvers.svgp import SVGP
 from pathgp.solvers.variational import Variational
 
 __all__ = [

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
+from pathgp import _checks as checks
 from pathgp.kernels.base import has_coordinates
-from pathgp.local import Local
-from pathgp.memory import memory_limit
+from pathgp.runs.checkpoint import Slot
+from pathgp.runs.memory import memory_limit
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError, Every, HandOverWarning, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
+from pathgp.solvers.local import Local
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.subset import SubsetOfData
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 logger = logging.getLogger("pathgp")
 

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
-from pathgp.local import Local
-from pathgp.sharding import any_process
+from pathgp import _checks as checks
+from pathgp.parallel.sharding import any_process
+from pathgp.runs.checkpoint import Slot
+from pathgp.solvers.local import Local
 from pathgp.solvers.variational import Variational
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 logger = logging.getLogger("pathgp")
 
@@ -59,8 +59,8 @@ class Info(eqx.Module):
     precision: str = eqx.field(static=True, default="float32")
     """The dtype of the weights, and of everything that is computed with them."""
     mean_error: float | None = None
-    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.accuracy`); None with
-    inducing points, which approximate another posterior."""
+    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.posterior.accuracy`);
+    None with inducing points, which approximate another posterior."""
     variance_error: float | None = None
     """The estimated relative error of `posterior.variance`, of which √(2/num_samples) is from the number of samples
     where there is no local projection to compare with."""

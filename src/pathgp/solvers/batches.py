@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 PROBE_ROWS = 2048
 

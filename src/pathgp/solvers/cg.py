@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.sharding import over_rows, take
+from pathgp import _checks as checks
+from pathgp.linalg.blocks import tall_svd
+from pathgp.parallel.sharding import over_rows, take
 from pathgp.solvers.base import Iterative
-from pathgp.solvers.blocks import tall_svd
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 
 class _Preconditioner(eqx.Module):

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp.checkpoint import Slot
-from pathgp.factor import factor_of, row_tiles, substitute
+from pathgp.linalg.factor import substitute
+from pathgp.runs.checkpoint import Slot
 from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
-from pathgp.system import System, Targets
+from pathgp.system.dense import factor_of, row_tiles
+from pathgp.system.system import System, Targets
 
 
 class Cholesky(Solver):

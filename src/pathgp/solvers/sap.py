@@ -9,17 +9,17 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.accuracy import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
+from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.lapack import definite_solve
-from pathgp.local import Local
-from pathgp.neighbours import Exhaustive, in_neighbourhoods, smallest
-from pathgp.sharding import add_rows, constrained, padded_rows, slice_rows
+from pathgp.linalg.blocks import damped_inverse_factor
+from pathgp.linalg.neighbours import Exhaustive, in_neighbourhoods, smallest
+from pathgp.linalg.small import definite_solve
+from pathgp.linalg.tiles import map_rows, product_of_rows, split_product
+from pathgp.parallel.sharding import add_rows, constrained, padded_rows, slice_rows
 from pathgp.solvers.base import Iterative, Look
-from pathgp.solvers.blocks import damped_inverse_factor
-from pathgp.system import System, Targets
-from pathgp.tiles import map_rows, product_of_rows, split_product
+from pathgp.solvers.error import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
+from pathgp.solvers.local import Local
+from pathgp.system.system import System, Targets
 
 PROBES = 256
 FUNCTION_FACTOR = 2.0
@@ -100,9 +100,9 @@ class SAP(Iterative):
     The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
     on without acceleration, which rounding makes unstable where there is little noise.
 
-    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.accuracy` explains. A column is
-    done when its estimated error is below `error` standard deviations of a new observation and twice `error` standard
-    deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.posterior.accuracy` explains. A
+    column is done when its estimated error is below `error` standard deviations of a new observation and twice `error`
+    standard deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
     Where `local` is to finish the solve, it does so there too.
 
     If `may_give_up`, it stops at pass 8, 16 or 32 when the power law through the errors at this pass and at half as
@@ -110,7 +110,7 @@ class SAP(Iterative):
 
     The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
     blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
-    (`benchmarks/rivals.py`).
+    (`pathgp_paper.bench.rivals`).
 
     The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
     visit if they would take more.
@@ -288,7 +288,7 @@ class SAP(Iterative):
 
 
 def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
-    """The estimated error of each column at the probes, see `pathgp.accuracy`, as `SAP.error` is stated."""
+    """The estimated error of each column at the probes, see `pathgp.posterior.accuracy`, as `SAP.error` is stated."""
     probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]

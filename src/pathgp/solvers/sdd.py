@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from pathgp import checks
+from pathgp import _checks as checks
+from pathgp.linalg.blocks import top_eigenvalue
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches, probe_rows, probed_residual
-from pathgp.solvers.blocks import top_eigenvalue
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 
 class _Plan(eqx.Module):

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from pathgp import checks
+from pathgp import _checks as checks
 from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches, probe_rows, probed_residual
-from pathgp.system import System, Targets
+from pathgp.system.system import System, Targets
 
 
 class _State(eqx.Module):

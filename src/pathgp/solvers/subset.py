@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from pathgp import checks
-from pathgp.checkpoint import Slot
-from pathgp.local import Local
-from pathgp.sharding import gathered, take
+from pathgp import _checks as checks
+from pathgp.parallel.sharding import gathered, take
+from pathgp.runs.checkpoint import Slot
 from pathgp.solvers.base import Every, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
-from pathgp.solvers.inducing import Inducing
-from pathgp.system import System, Targets
+from pathgp.solvers.inducing.base import Inducing
+from pathgp.solvers.local import Local
+from pathgp.system.system import System, Targets
 
 
 class SubsetOfData(Solver):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pathgp.kernels import Kernel
-from pathgp.solvers.blocks import inverse_factor
+from pathgp.linalg.blocks import inverse_factor
 
 MOST_JITTER = 0.1
 

@@ -11,9 +11,11 @@ from scipy.spatial import KDTree
 from scipy.stats import qmc
 
 from pathgp.functions import Function
-from pathgp.gp import GP, Posterior, condition
 from pathgp.likelihood import Exact, NearestNeighbour, default_gp, fit_hyperparameters
-from pathgp.precision import in_own_precision
+from pathgp.linalg.precision import in_own_precision
+from pathgp.posterior.condition import condition
+from pathgp.posterior.gp import GP
+from pathgp.posterior.posterior import Posterior
 from pathgp.solvers import Auto, Cholesky, Solver
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space

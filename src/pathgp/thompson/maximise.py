@@ -11,16 +11,16 @@ import optax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
-from pathgp import checks
-from pathgp.features import Features
+from pathgp import _checks as checks
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Stationary
-from pathgp.precision import as_values
-from pathgp.problem import check_data
-from pathgp.tiles import TILE, pad_rows
+from pathgp.kernels.features import Features
+from pathgp.linalg.precision import as_values
+from pathgp.linalg.tiles import TILE, pad_rows
+from pathgp.posterior.gp import check_data
 
 ENTRIES = 1 << 21
-"""Features of the starts that climb together, by measurement (`benchmarks/maximise.py`)."""
+"""Features of the starts that climb together, by measurement (`pathgp_paper.bench.maximise`)."""
 
 MOST_TOGETHER = 256
 

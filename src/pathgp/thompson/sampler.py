@@ -8,8 +8,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Shaped
 
-from pathgp import checks
-from pathgp.problem import GP
+from pathgp import _checks as checks
+from pathgp.posterior.gp import GP
 from pathgp.solvers import Auto, Solver
 from pathgp.thompson.loop import Model, Settings, State, observe, propose
 from pathgp.thompson.maximise import Search

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64
 
-from pathgp.features import Features
+from pathgp.kernels.features import Features
 
 Codes = Float64[np.ndarray, "_ _"]
 

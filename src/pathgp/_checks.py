@@ -1,0 +1,224 @@
+"""Bad input gets a sentence: it names the argument and says what to do."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from types import UnionType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Shaped
+
+_has_lost_threads = False
+
+RESOLVED = 1e-3
+"""The share of a column's range below which steps of rounding do no harm."""
+
+
+def _after_fork() -> None:
+    """Remembers in a child whether JAX had started its threads in the parent."""
+    global _has_lost_threads
+    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX has no public way to ask this
+    _has_lost_threads |= bridge is not None and bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def check_not_forked() -> None:
+    """Raises `RuntimeError` in a process that was forked after JAX was used: computations would hang there."""
+    if _has_lost_threads:
+        raise RuntimeError(
+            "this process was forked after JAX had started its threads, which a fork does not copy, so computations "
+            'would hang: start processes by multiprocessing.get_context("spawn") or "forkserver", or by joblib with '
+            'its default backend "loky".'
+        )
+
+
+def is_concrete(x: object) -> bool:
+    """Whether a value can be looked at: inside a JAX transformation it cannot."""
+    return not isinstance(x, Tracer)
+
+
+def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
+    """`x` as an array of floats: float32, or float64 where that is enabled."""
+    check_not_forked()
+    if isinstance(x, np.ndarray):  # `jnp.asarray` compiles a program for each shape
+        with np.errstate(over="ignore"):  # a number beyond float32 is infinite, and raises its own error
+            return jax.device_put(np.array(x, jnp.result_type(float)))
+    return jnp.asarray(x, dtype=float)
+
+
+def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+    """`x` as floats, refused if it holds text, dates or objects."""
+    if is_concrete(x):
+        kind = np.asarray(x).dtype
+        if kind.kind not in "biuf":
+            raise ValueError(f"{name} must be numbers, but it is of type {kind}: encode or drop what is not a number.")
+    return floats(x)
+
+
+def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
+    """`x` as floats, refused unless every entry is positive and finite."""
+    values = floats(x)
+    if is_concrete(values) and not np.all((np.asarray(values) > 0) & np.isfinite(np.asarray(values))):
+        raise ValueError(f"{name} must be positive and finite, but it is {np.asarray(values)}.")
+    return values
+
+
+def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
+    """`x` as a float, refused unless it is one finite number."""
+    value = floats(x)
+    if value.ndim > 0:
+        raise ValueError(f"{name} must be one number, but its shape is {value.shape}.")
+    if is_concrete(value) and not np.isfinite(np.asarray(value)):  # by NumPy: also in the midst of a program
+        raise ValueError(f"{name} must be finite, but it is {float(value)}.")
+    return value
+
+
+def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
+    """`x` itself, refused if an entry is NaN or infinite."""
+    if is_concrete(x):
+        bad = np.flatnonzero(~np.isfinite(np.asarray(x)).reshape(x.shape[0], -1).all(axis=1))
+        if bad.size:
+            raise ValueError(
+                f"{name} has NaN or infinite entries in {bad.size} of its {x.shape[0]} rows (the first is row "
+                f"{bad[0]}): remove or impute them."
+            )
+    return x
+
+
+def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], name: str) -> None:
+    """Says so where a column is so far from zero that what it varies by is lost in the precision that is kept."""
+    if not is_concrete(x) or (given := np.asarray(x)).dtype.itemsize <= kept.dtype.itemsize:
+        return
+    given = given.reshape(len(given), -1)
+    largest, spread = np.abs(given).max(axis=0), np.ptp(given, axis=0)
+    step = float(np.finfo(kept.dtype).eps) * largest
+    lost = np.flatnonzero((step > RESOLVED * spread) & (spread > 0))
+    if lost.size:
+        j = lost[0]
+        warnings.warn(
+            f"{name} varies by {spread[j]:.2g} at values of {largest[j]:.2g} in column {j}, where {kept.dtype} has "
+            f"steps of {step[j]:.1g}: subtract the mean, or call "
+            '`jax.config.update("jax_enable_x64", True)` first.',
+            stacklevel=4,
+        )
+
+
+def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
+    """A matrix of inputs: two-dimensional, at least one row and one column, finite."""
+    values = numbers(X, name)
+    if values.ndim != 2:
+        raise ValueError(
+            f"{name} must be two-dimensional (rows, inputs), but its shape is {values.shape}: "
+            f"for a single input use {name}[:, None], for a single row {name}[None, :]."
+        )
+    if 0 in values.shape:
+        raise ValueError(f"{name} is empty, its shape is {values.shape}: give at least one row and one input.")
+    finite(values, name)
+    _warn_if_rounded(X, values, name)
+    return values
+
+
+def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
+    """A vector of observations, one for each of the `rows` rows of X."""
+    values = numbers(y, name)
+    if values.shape != (rows,):
+        raise ValueError(
+            f"{name} must have one entry for each of the {rows} rows of X, but its shape is {values.shape}."
+        )
+    finite(values, name)
+    _warn_if_rounded(y, values, name)
+    return values
+
+
+def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
+    """Observations of one target or several: a vector, or a column for each target."""
+    values = numbers(y, name)
+    if values.ndim not in (1, 2) or values.shape[0] != rows or 0 in values.shape:
+        raise ValueError(
+            f"{name} must have one entry for each of the {rows} rows of {X_name}, or a column of them for each target, "
+            f"but its shape is {values.shape}."
+        )
+    finite(values, name)
+    _warn_if_rounded(y, values, name)
+    return values.reshape(rows, -1)
+
+
+def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
+    """One noise variance, or one for each of the `rows` rows."""
+    if noise.shape not in ((), (rows,)):
+        raise ValueError(
+            f"{name} must be one variance or one for each of the {rows} rows of X, but its shape is {noise.shape}."
+        )
+    return noise
+
+
+def noise_of_update(
+    present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
+) -> Float[Array, "..."]:
+    """The noise of `rows` new rows: `given` where the present rows have a variance each, else the one of all."""
+    if present.ndim == 0:
+        if given is not None:
+            raise ValueError(
+                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
+                "one for each row to give each its own."
+            )
+        return present
+    if given is None:
+        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
+    return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
+
+
+def no_dates(X: object) -> None:
+    """Refuses dates, in a matrix or a column of a frame, before NumPy does in words about types."""
+    kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
+    if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
+        raise ValueError(
+            "X has dates: turn them into numbers, for instance into days by (date - date.min()).dt.days; `pathgp fit` "
+            "does so itself."
+        )
+
+
+def random_key(key: object) -> None:
+    """Refuses what is no random key of JAX, for instance a seed."""
+    check_not_forked()
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
+    if not typed and not _is_raw_key(key):
+        raise ValueError(f"key must be a random key, such as jax.random.key(0), but it is {key!r}.")
+
+
+def _is_raw_key(key: object) -> bool:
+    """Whether it is one of those that `jax.random.PRNGKey` makes."""
+    return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
+
+
+def same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
+    """Refuses points of another number of inputs than others have."""
+    if X.shape[1] != Z.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: give points of as many inputs.")
+
+
+def instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
+    """Refuses what is of another kind than the example."""
+    if not isinstance(value, kind):
+        shown = repr(value)
+        raise ValueError(f"{name} must be {example}, but it is {shown if len(shown) < 80 else type(value).__name__}.")
+
+
+def whole(value: object, least: int, name: str) -> None:
+    """Refuses what is no whole number, or below the least sensible one."""
+    instance(value, int | np.integer, name, "a whole number")
+    at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
+
+
+def at_least(value: float, least: float, name: str) -> None:
+    """Refuses a setting below its least sensible value, and NaN."""
+    if not value >= least:
+        raise ValueError(f"{name} must be at least {least}, but it is {value}.")

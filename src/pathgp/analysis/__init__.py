@@ -1,0 +1,1 @@
+"""Judging predictions and solves: metrics, and the paper's spectral analysis."""

@@ -1,0 +1,394 @@
+"""What a fit takes, told before it starts: seconds and bytes as functions of sizes (docs/scaling.md).
+
+Bytes follow from the arrays that are alive at once. Seconds are counted work over rates that a moment's measurement
+gives for the machine at hand. How many passes or steps a solver needs depends on the data: what is assumed here is
+what it took on those of docs/benchmarks.md, and is said in the estimate.
+"""
+
+import dataclasses
+import inspect
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from threadpoolctl import threadpool_limits
+
+from pathgp.estimator.registry import SOLVERS, named
+from pathgp.estimator.regressor import EXACT_ROWS
+from pathgp.kernels import Matern32
+from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS, REFRESH, NearestNeighbour
+from pathgp.linalg.neighbours import Exhaustive
+from pathgp.linalg.tiles import tiled_product
+from pathgp.posterior.condition import condition
+from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
+from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
+from pathgp.solvers.sap import PROBES
+
+DOUBLE = 8
+"""Bytes of a number in float64."""
+
+PASSES, SAP_PASSES, CG_STEPS = 3, 20, 60
+"""Assumed of Auto (it took two to four), of SAP until its own tolerance, and of CG."""
+
+FEATURES, SINE = int(inspect.signature(condition).parameters["num_features"].default), 7
+"""Random features of a prior draw, and how many kernel entries one takes as long as."""
+
+STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_000
+"""Python, JAX and a compiled solve; learning by neighbours; its programs and leftovers for each half of the rows."""
+
+STARTING_FLOPS, LEVEL_FLOPS = 1.4e12, 2.3e11
+"""How long compiling takes, and for each half of the rows, in operations of a product of matrices."""
+
+LEARNING_SHARE, DRAWING_SHARE, SOLVING_SHARE, JUDGING_SHARE = 0.6, 0.2, 0.2, 0.3
+"""Of the time of compiling what belongs to each; judging comes on top."""
+
+BLOCK_FLOPS, LOOK_STEPS = 12, 10
+"""How long the inverse factor of a block takes to a product of as many operations; steps between looks at the clock."""
+
+JUDGED_FLOPS = 4e7
+"""What a prediction takes, in operations of a product of matrices: most are a small factorisation."""
+
+
+def float_bytes() -> int:
+    """Of a number as it is computed with: float32, or float64 where that is enabled."""
+    return jnp.result_type(float).itemsize
+
+
+class Rates(NamedTuple):
+    """Seconds that one of each takes on a machine."""
+
+    entry: float
+    """A kernel entry, computed and used in a product with as many columns as are solved for."""
+    flop: float
+    """An operation of a product of float64 matrices."""
+    distance: float
+    """A distance in the search for neighbours."""
+
+
+class Work(NamedTuple):
+    """What a solver computes, and what it holds beside the data and the right-hand sides."""
+
+    solver: str
+    entries: float = 0.0
+    """Kernel entries that are computed, each for one product with all columns."""
+    again: float = 0.0
+    """Those of them that are used in a second product."""
+    flops: float = 0.0
+    """Operations of factorisations, as of float64."""
+    columns: float = 0.0
+    """Arrays with a row for each row of the data and a column for each right-hand side."""
+    inputs: float = 0.0
+    """Arrays with a row for each row of the data and a column for each input."""
+    bytes: float = 0.0
+    """What else: factors, and matrices of points."""
+    prepared: float = 0.0
+    """Operations before the first step."""
+    first: float = 0.0
+    """Entries until the solver first looks at the clock."""
+    last: float = 0.0
+    """Entries after it has seen that its time is up: of a last residual."""
+
+
+class Floor(NamedTuple):
+    """Seconds that no budget of time cuts short."""
+
+    learning: float = 0.0
+    """Compiling it."""
+    first: float = 0.0
+    """Of the solver, until it first looks at the clock."""
+    rest: float = 0.0
+    """Prior draws, the last residual, and predictions of held-out rows."""
+
+    def budget(self, seconds: float) -> float:
+        """The `max_seconds` of an estimator, so that all takes so many seconds where they are enough.
+
+        Half of it is for learning, and the solver has what that leaves; but it takes its `first` at any rate.
+
+        >>> Floor(0, first=10, rest=20).budget(100), Floor(0, first=30, rest=20).budget(60)
+        (80, 20)
+        """
+        left = seconds - self.rest
+        return min(left, 2 * (left - self.first))
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What a fit is expected to take, and the solver and passes that this goes by."""
+
+    seconds: float
+    bytes: float
+    solver: str
+    floor: Floor = dataclasses.field(default_factory=Floor)
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> print(Estimate(95.0, 2.34e9, "SAP with 5 passes"))
+        about 2 min and 2.3 GB (SAP with 5 passes)
+        """
+        return f"about {_time(self.seconds)} and {self.bytes / 1e9:.1f} GB ({self.solver})"
+
+
+def estimate(
+    rows: int,
+    inputs: int,
+    num_samples: int,
+    solver: str = "auto",
+    *,
+    points: int | None = None,
+    max_seconds: float | None = None,
+    held_bytes: float | None = None,
+    rates: Rates | None = None,
+    processes: int = 1,
+    judged: int = 0,
+) -> Estimate:
+    """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
+
+    `held_bytes` are those of the table in memory, 4 N (d + 2) unless given, in float64 8 N (d + 1). Without `rates`
+    they are measured first, which takes a second. Of a job of several `processes` it is what each of them takes, on a
+    machine of its own. `judged` rows are predicted after the fit.
+
+    >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
+    >>> print(found.solver)
+    InducingCG on 2,000 points, 29 steps
+    """
+    rates = rates or measured_rates(inputs, num_samples + 1)
+    work, size = work_of(solver, rows, num_samples + 1, points), (rows, inputs, num_samples + 1)
+    compiling, judging = compiling_seconds(rows, rates), judging_seconds(judged, rows, rates)
+    solving = solving_seconds(work, size, rates) / processes
+    seconds = compiling + learning_seconds(rows, rates) + solving + judging
+    floor = Floor(
+        LEARNING_SHARE * compiling,
+        SOLVING_SHARE * compiling + (rates.entry * work.first + rates.flop * work.prepared) / processes,
+        DRAWING_SHARE * compiling + rates.entry * (work.last / processes + SINE * FEATURES * rows) + judging,
+    )
+    if max_seconds is not None:
+        seconds = min(seconds, max(max_seconds, sum(floor)))
+    table = table_bytes(rows, inputs) if held_bytes is None else held_bytes
+    kept = compiled_bytes(rows) + table
+    most = max(learning_bytes(rows), solving_bytes(work, size, processes))
+    return Estimate(seconds, kept + most, work.solver, floor)
+
+
+def table_bytes(rows: int, inputs: int) -> float:
+    """Of a table that was read: inputs as they are computed with, and the target in float64."""
+    return rows * (float_bytes() * inputs + DOUBLE)
+
+
+def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
+    """What a solver of this name does with N rows and c columns."""
+    named(SOLVERS, solver, "solver")
+    if solver == "auto":
+        return _auto(N, c)
+    return WORKS[solver](N, c) if solver != "inducing" else _inducing(N, c, SOLVERS["inducing"](points).number(N))
+
+
+def _cholesky(N: int, c: int) -> Work:
+    flops = N**3 / 3 + 4 * N**2 * c
+    uncut = {"prepared": flops, "first": 2 * N**2}
+    return Work("Cholesky", entries=2 * N**2, flops=flops, columns=8, inputs=2, bytes=DOUBLE * N**2, **uncut)
+
+
+def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> Work:
+    """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
+    s = SOLVERS["sap"]()
+    block, kept = min(s.block_size if block is None else block, N), s.factor_bytes
+    factors = float_bytes() * N * block
+    visits = 1 if factors <= kept else passes
+    flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
+    name = f"SAP, {passes} passes"
+    prepared = BLOCK_FLOPS * N * block**2 * (1 if visits == 1 else 0.1)
+    probes = 3 * PROBES * N  # by which it estimates its error, before the first pass; then PROBES * N in each
+    entries = passes * (N**2 + PROBES * N) + probes
+    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes + PROBES * N}  # it keeps its residual
+    return Work(
+        name,
+        entries=entries,
+        flops=flops,
+        columns=18,
+        inputs=4,
+        bytes=min(factors, kept),
+        **uncut,
+    )
+
+
+def _auto(N: int, c: int) -> Work:
+    if N <= SOLVED_ROWS:
+        return _cholesky(N, c)
+    if N <= PROJECTED_ROWS:
+        return _sap(N, c, PASSES, 1024)
+    part = _sap(SUBSET_ROWS, c, PASSES, 1024)
+    held = float_bytes() * SUBSET_ROWS * c * part.columns + part.bytes
+    name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
+    uncut = {"prepared": part.prepared, "first": part.first, "last": part.last + N * SUBSET_ROWS}
+    return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held, **uncut)
+
+
+def _subset(N: int, c: int) -> Work:
+    rows = min(N, SOLVERS["subset"]().rows)
+    return _cholesky(rows, c)._replace(solver=f"Cholesky on {rows:,} of the rows", columns=6)
+
+
+def _cg(N: int, c: int) -> Work:
+    rank = SOLVERS["cg"]().rank
+    name, held = f"CG, {CG_STEPS} steps", 4 * float_bytes() * N * rank
+    flops, uncut = 6 * N * rank**2, {"first": N**2, "last": N**2}
+    return Work(name, entries=CG_STEPS * N**2, flops=flops, columns=11, inputs=4, bytes=held, prepared=flops, **uncut)
+
+
+def _sdd(N: int, c: int) -> Work:
+    s = SOLVERS["sdd"]()
+    entries, flops = s.steps * s.batch_size * N, s.steps * 4 * N * c
+    uncut = {"first": N**2 + LOOK_STEPS * N * s.batch_size, "last": N**2}
+    return Work(f"SDD, {s.steps:,} steps", entries=entries, flops=flops, columns=11, inputs=4, **uncut)
+
+
+def _sgd(N: int, c: int) -> Work:
+    s = SOLVERS["sgd"]()
+    entries, again = s.steps * N * (2 * s.batch_size + s.num_features), s.steps * N * s.num_features
+    name, flops, held = f"SGD, {s.steps:,} steps", s.steps * 8 * N * c, 1.5 * float_bytes() * N * s.num_features
+    uncut = {"first": N**2 + LOOK_STEPS * N * (2 * s.batch_size + s.num_features), "last": N**2}
+    return Work(name, entries=entries, again=again, flops=flops, columns=12, inputs=4, bytes=held, **uncut)
+
+
+def _inducing(N: int, c: int, M: int) -> Work:
+    """A step passes over all pairs of a row and a point, every tenth one twice; and once for the right-hand side."""
+    steps = round(min(50, 12 * (N / M) ** 0.13))  # it took 15, 18, 30 and 27 with 10, 50, 250 and 1000 rows a point
+    passes = 1.1 * steps
+    entries = (passes + 1) * N * M + passes * M**2
+    flops = M**3 + steps * 4 * M**2 * c
+    name, held = f"InducingCG on {M:,} points, {steps} steps", 2 * float_bytes() * M**2
+    uncut = {"prepared": 1.5 * M**3, "first": 2 * N * M}
+    return Work(name, entries=entries, again=passes * N * M, flops=flops, columns=3.5, inputs=3, bytes=held, **uncut)
+
+
+WORKS: dict[str, Callable[[int, int], Work]] = {
+    "cholesky": _cholesky,
+    "sap": _sap,
+    "cg": _cg,
+    "sdd": _sdd,
+    "sgd": _sgd,
+    "subset": _subset,
+}
+
+
+def solving_bytes(work: Work, size: tuple[int, int, int], processes: int = 1) -> float:
+    """What is alive at once in a solve of N rows, d inputs and c columns.
+
+    Several processes have a share each, after a start at which all have the inputs and right-hand sides whole.
+    """
+    N, d, c = size
+    split = float_bytes() * N * (work.columns * c + work.inputs * d) / processes
+    return split + work.bytes + (0 if processes == 1 else float_bytes() * N * (2 * c + d))
+
+
+def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> float:
+    """The entries, a second product where there is one, the factorisations, and the prior draws at the data."""
+    N, _, c = size
+    return rates.entry * (work.entries + SINE * FEATURES * N) + rates.flop * (work.again * c + work.flops)
+
+
+LOOK_SECONDS = 0.3
+"""How long each rate is measured for at least."""
+
+STEP_FLOPS = 3e9
+"""What a step of `NearestNeighbour` takes, in operations of a product of matrices: most are small factorisations."""
+
+
+def learning_seconds(N: int, rates: Rates) -> float:
+    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every `REFRESH` of them.
+
+    A pool of rows is looked up among N, N/2, N/4 … rows, half of it, a quarter, …: 2/3 of `POOL_ROWS` · N distances.
+    Below, every step looks its rows up among all; and of few rows, the exact likelihood is factorised about 60 times.
+    """
+    if N <= EXACT_ROWS:
+        return rates.flop * 60 * 3 * N**3
+    method = NearestNeighbour()
+    searched = method.steps * method.batch_size * N
+    if N > PREFIX_ROWS:
+        searched = math.ceil(method.steps / REFRESH) * POOL_ROWS * (N * 2 / 3 + 2 * PREFIX_ROWS)
+    return rates.flop * method.steps * STEP_FLOPS + rates.distance * searched
+
+
+def levels(N: int) -> int:
+    """How often the rows are halved until few enough are left: a search is compiled for each."""
+    return max(0, math.ceil(math.log2(N / PREFIX_ROWS)))
+
+
+def compiling_seconds(N: int, rates: Rates) -> float:
+    """Until all is compiled."""
+    return rates.flop * (STARTING_FLOPS + levels(N) * LEVEL_FLOPS)
+
+
+def judging_seconds(judged: int, N: int, rates: Rates) -> float:
+    """Predictions of so many rows with their variances, from N rows and a local projection at each."""
+    if judged == 0:
+        return 0.0
+    compiling = JUDGING_SHARE * compiling_seconds(N, rates)
+    return compiling + judged * (rates.entry * (N + SINE * FEATURES) + rates.flop * JUDGED_FLOPS)
+
+
+def compiled_bytes(N: int) -> float:
+    """Python, JAX, and the programs."""
+    return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_ROWS else 0) + levels(N) * LEVEL_BYTES
+
+
+def learning_bytes(N: int) -> float:
+    """Distances of the rows of a pool to the last few thousand, E = N/2^levels, of which there are two at a time."""
+    return 2 * float_bytes() * 2 * POOL_ROWS * (E := N / 2 ** levels(N)) * E / N if N > PREFIX_ROWS else 0.0
+
+
+def measured_rates(inputs: int, columns: int) -> Rates:
+    """The rates of this machine, from the best of a few runs of small parts of the work."""
+    rng = np.random.default_rng(0)
+    numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype=float)
+    A, Z, V, many = numbers(2048, inputs), numbers(8192, inputs), numbers(8192, columns), numbers(65_536, inputs)
+    square = rng.normal(size=(512, 512))
+    by_all = _best(lambda: square @ square)
+    with threadpool_limits(1, user_api="blas"):  # which other work on the processors does not hold up
+        by_one = _best(lambda: square @ square)
+    return Rates(
+        _best(lambda: _product(A, Z, V)) / (2048 * 8192),
+        min(by_all, by_one / min(2, os.cpu_count() or 1)) / (2 * 512**3),
+        _best(lambda: _search(many, A[:32])) / (32 * 65_536),
+    )
+
+
+@jax.jit
+def _product(A: Float[Array, "n d"], Z: Float[Array, "m d"], V: Float[Array, "m s"]) -> Float[Array, "n s"]:
+    return tiled_product(Matern32(1.0), A, Z, V)
+
+
+@jax.jit
+def _search(points: Float[Array, "N d"], Q: Float[Array, "n d"]) -> Int[Array, "n m"]:
+    return Exhaustive(points).nearest(Q, 192)
+
+
+def _best(f: Callable[[], Any]) -> float:
+    """The least seconds of many short runs after a first one: other work on the machine only ever adds to them."""
+    jax.block_until_ready(f())
+    seconds = []
+    while len(seconds) < 3 or (sum(seconds) < LOOK_SECONDS and len(seconds) < 50):
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _time(seconds: float) -> str:
+    """A time in words.
+
+    >>> _time(40.4), _time(150), _time(9000), _time(3e6)
+    ('40 s', '2 min', '2.5 h', '35 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:.0f} days"

@@ -1,0 +1,228 @@
+"""A fitted model with the names of its columns: what the commands pass around, and keep in one file."""
+
+import argparse
+import copy
+import dataclasses
+import pathlib
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from pathgp import storage
+from pathgp.cli.common import say
+from pathgp.cli.tables.encoding import Column, Encoding, Rows
+from pathgp.cli.tables.files import ARROW, NUMBER, TEXT, counted
+from pathgp.cli.tables.infer import Scan
+from pathgp.estimator.regressor import PathGPRegressor
+from pathgp.kernels import Stationary
+from pathgp.runs.atomic import replacing
+from pathgp.runs.checkpoint import Checkpoint
+from pathgp.solvers.inducing.points import RandomPoints
+from pathgp.storage import validation
+
+FACTS = {"rows": int, "ranges": list[list[float]], "missing": dict[str, int], "skipped": int}
+"""What `pathgp fit` stores of a table, and of which types."""
+
+FILLED = "{} replaced as in the fit; the intervals do not allow for that."
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """An estimator, how a table becomes its inputs, and what else is known of the table that it was fitted to."""
+
+    model: PathGPRegressor
+    encoding: Encoding
+    facts: dict[str, Any]
+
+    @classmethod
+    def fit(
+        cls,
+        rows: Rows,
+        scan: Scan,
+        options: argparse.Namespace,
+        checkpoint: Checkpoint | None = None,
+        max_seconds: float | None = None,
+    ) -> "Fitted":
+        """Learns hyperparameters and solves, with the options of `pathgp fit`, in what is left of its time."""
+        model = PathGPRegressor(
+            kernel=options.kernel,
+            noise=options.noise,
+            solver=RandomPoints(options.points) if options.solver == "inducing" else options.solver,
+            num_samples=options.num_samples,
+            max_seconds=max_seconds,
+            devices=options.devices,
+            random_state=options.seed,
+            verbose=options.speaks and sys.stderr.isatty(),
+            checkpoint=checkpoint,
+        ).fit(rows.X, rows.y)
+        model.set_params(max_seconds=options.max_seconds)
+        model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
+        ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
+        facts = {"rows": len(rows.y), "ranges": ranges.tolist(), "missing": scan.missing, "skipped": scan.skipped}
+        return cls(model, scan.encoding, facts)
+
+    @property
+    def target(self) -> str:
+        """The name of the target."""
+        return self.encoding.target or "the target"
+
+    @property
+    def num_samples(self) -> int:
+        """How many functions the model holds."""
+        return self.model.posterior_.num_samples
+
+    def predict(self, X: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+        """The mean and the standard deviation of a new observation."""
+        mean, sd = self.model.predict(X, return_std=True)
+        return np.asarray(mean, float), np.asarray(sd, float)
+
+    def samples(self, X: Float[np.ndarray, "n d"], num: int) -> Float[np.ndarray, "n s"]:
+        """Functions that the model holds, without noise: the same ones for every chunk of rows."""
+        if not 1 <= num <= self.num_samples:
+            raise ValueError(
+                f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}: fit with a "
+                "larger --num-samples for more."
+            )
+        return np.asarray(self.model.sample_y(X, num, random_state=0), float)
+
+    @property
+    def loss(self) -> list[float]:
+        """The course of learning: the negative log likelihood per row after each step."""
+        return [loss for trace in self.model.trace_ for loss in trace.loss]
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether learning was ended by Ctrl-C."""
+        return any(trace.interrupted for trace in self.model.trace_)
+
+    @property
+    def ranges(self) -> list[tuple[float, float]]:
+        """The least and the greatest value of each input."""
+        if "ranges" not in self.facts:
+            raise ValueError("the model does not know the ranges of its inputs: fit it with `pathgp fit` to draw it.")
+        return [(low, high) for low, high in self.facts["ranges"]]
+
+    @property
+    def constant(self) -> dict[str, float]:
+        """The inputs that have one value in all rows, as far as it is known, and the value."""
+        ranges = zip(self.encoding.inputs, self.facts.get("ranges", ()), strict=False)
+        return {name: low for name, (low, high) in ranges if low == high}
+
+    def summary(self) -> dict[str, Any]:
+        """What the model is, for machines."""
+        model, info = self.model, self.model.info_
+        residuals = np.asarray(info.relative_residual)
+        kernel, unit2 = model.kernel_, float(model.target_scaling_.scale[0]) ** 2
+        stationary = isinstance(kernel, Stationary)
+        scales = np.broadcast_to(kernel.lengthscale, len(self.encoding.inputs)).tolist() if stationary else []
+        return {
+            "target": self.encoding.target,
+            "rows": self.facts.get("rows"),
+            "inputs": list(self.encoding.inputs),
+            "constant": list(self.constant),
+            "missing": self.facts.get("missing", {}),
+            "skipped": self.facts.get("skipped", 0),
+            "kernel": type(kernel).__name__,
+            "variance": float(kernel.variance) * unit2 if stationary else None,
+            "lengthscales": dict(zip(self.encoding.inputs, scales, strict=stationary)),
+            "noise_variance": float(np.mean(model.noise_)),
+            "num_samples": self.num_samples,
+            "solver": info.solver,
+            "reason": info.reason,
+            "passes": float(info.passes),
+            "solve_seconds": float(info.seconds),
+            "tolerance": float(info.tolerance),
+            "relative_residual": {"mean": float(residuals[0]), "largest": float(residuals.max())},
+            "converged": bool(np.all(info.converged)),
+            "learning_steps": len(self.loss),
+            **self.facts.get("versions", {}),
+        }
+
+    def lines(self) -> dict[str, str]:
+        """What the model is, in words."""
+        s = self.summary()
+        rows = "an unknown number of" if s["rows"] is None else f"{s['rows']:,}"
+        residual = s["relative_residual"]
+        missing, skipped = sum(s["missing"].values()), s["skipped"]
+        lacking = f"{missing:,} values put in" if missing else f"{skipped:,} rows left out" if skipped else ""
+        return {
+            "target": f"{self.target}, learned from {rows} rows with {len(s['inputs'])} inputs",
+            **({"missing": lacking} if lacking else {}),
+            "kernel": f"{s['kernel']}" + ("" if s["variance"] is None else f", variance {s['variance']:.4g}"),
+            "noise": f"variance {s['noise_variance']:.4g}, sd {s['noise_variance'] ** 0.5:.4g}",
+            "samples": f"{s['num_samples']} functions",
+            "solver": s["solver"] + (f": {s['reason']}" if s["reason"] else ""),
+            "residual": f"{residual['mean']:.1e} of the mean, {residual['largest']:.1e} at most, "
+            f"after {s['passes']:.1f} passes over the data: "
+            + ("converged" if s["converged"] else "not converged, allow it more time"),
+        }
+
+
+def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:
+    """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs.
+
+    Unless `force`, a file that another process wrote meanwhile is kept, see `replacing`.
+    """
+    model = copy.copy(fitted.model)
+    if not all(name.isdecimal() for name in fitted.encoding.inputs):  # as those of a matrix are
+        model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
+    writes = jax.process_index() == 0  # all processes of a job save, to gather what they have; the first one writes
+    with replacing(path, force) if writes else nullcontext(path) as beside:
+        model.save(beside, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
+
+
+def load(path: pathlib.Path) -> Fitted:
+    """A model that `save`, or the estimator's own, wrote."""
+    stored = storage.metadata(path)
+    model = PathGPRegressor.load(path)
+    if model.posterior_.num_targets > 1:
+        raise ValueError(
+            f"{path} has {model.posterior_.num_targets} targets, but the command line takes models of one: fit one for "
+            "each target, or use it in Python."
+        )
+    model.single_target_ = True  # also where it was fitted to a table of one column
+    names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
+    versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
+    if "encoding" in stored:
+        with storage.refusing(path):
+            encoding = Encoding.from_json(stored.pop("encoding"))
+            _check(encoding, stored, model.n_features_in_)
+    else:
+        stored = {}  # of the user's own making
+        if names is None:
+            raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
+        encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
+    return Fitted(model, encoding, {**stored, "versions": versions})
+
+
+def _check(encoding: Encoding, facts: dict[str, Any], inputs: int) -> None:
+    """Raises an error unless the columns and the facts that a file holds are those of a model of so many inputs."""
+    validation.check(encoding)
+    for column in encoding.columns:
+        validation.check(column)
+        if column.kind not in ARROW:
+            raise ValueError(f"column {column.name!r} is of kind {column.kind!r}, which is none of {', '.join(ARROW)}.")
+        if column.fill is not None and isinstance(column.fill, str) != (column.kind == TEXT):
+            raise ValueError(f"missing values of column {column.name!r} cannot be replaced by {column.fill!r}.")
+    known = {name: facts[name] for name in FACTS if name in facts}
+    validation.check_types(known, FACTS, "facts")
+    if len(encoding.inputs) != inputs or ("ranges" in facts and np.shape(facts["ranges"]) != (inputs, 2)):
+        raise ValueError(f"the columns must have {inputs} inputs, as the model has, and each input a range.")
+
+
+def predict_known(
+    fitted: Fitted, path: pathlib.Path, allow_unknown: bool = False
+) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
+    """True targets, means and standard deviations at the rows of a table."""
+    parts, missing = [], 0
+    for block in fitted.encoding.blocks(path, with_target=True, allow_unknown=allow_unknown):
+        parts.append((block.y, *fitted.predict(block.X)))
+        missing += block.missing
+    if missing:
+        say(FILLED.format(counted(missing, "missing value")))
+    y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return y, mean, sd

@@ -1,0 +1,246 @@
+"""A first look at a table: which of its columns are inputs, and what has to be known of each before it is read."""
+
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+from jaxtyping import Float
+
+from pathgp.cli.tables.encoding import Column, Encoding, complete, is_missing, numbers, refuse_infinite
+from pathgp.cli.tables.files import (
+    BOOLEAN,
+    DATES,
+    NUMBER,
+    TEXT,
+    column_kinds,
+    counted,
+    excerpt,
+    listed,
+    option,
+    read_batches,
+)
+
+MOST_CATEGORIES = 100
+MOST_VALUES = 200_000
+"""Of a column, from which its median is taken."""
+
+PANDAS_INDEX = r"__index_level_\d+__"
+"""The names of columns that pandas puts into Parquet files for its own use."""
+
+USABLE = (NUMBER, BOOLEAN, TEXT, *DATES)
+
+
+class Scan(NamedTuple):
+    """How the columns of a table become inputs, the rows to learn from, and what of the others was missing."""
+
+    encoding: Encoding
+    rows: int
+    missing: dict[str, int]
+    """Missing values of each column, where something was put in their place."""
+    skipped: int
+    """Rows that were left out since a value was missing."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of it, in sentences."""
+        found = []
+        if self.skipped:
+            found.append(f"{counted(self.skipped, 'row')} with a missing value left out.")
+        if self.missing:
+            places = ", ".join(f"{count:,} of {name!r}" for name, count in self.missing.items())
+            found.append(
+                f"{counted(sum(self.missing.values()), 'missing value')} replaced by the median of the column, or by "
+                f"no category; each such column has one more input that says where: {places}."
+            )
+        return found
+
+
+def learn_encoding(
+    path: pathlib.Path,
+    target: str,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    one_hot: Sequence[str] | None = None,
+    impute: bool = False,
+    skip_missing: bool = False,
+) -> Scan:
+    """How the columns of a table become inputs: `columns`, or all but the target and `drop`.
+
+    Columns of text are refused unless `one_hot` names them, or is empty, which means all of them; None means none.
+    Missing values are refused unless `impute` or `skip_missing`. The file is read once.
+    """
+    present = column_kinds(path)
+    for name, names in (("--target", [target]), ("--columns", columns or []), ("--drop", drop)):
+        _refuse_unknown(path, name, names, present)
+        if target in names and name != "--target":
+            raise ValueError(f"{name} names {target!r}, but that is the target, which cannot be an input.")
+    usual = [name for name in present if name not in (target, *drop) and not re.fullmatch(PANDAS_INDEX, name)]
+    chosen = list(columns) if columns else usual
+    if not chosen:
+        raise ValueError(f"{path} has no column left for an input: its columns are {listed(list(present))}.")
+    if len(set(chosen)) < len(chosen):
+        raise ValueError("--columns names a column twice.")
+    text = [name for name in chosen if present[name] == TEXT]
+    as_text = [] if one_hot is None else (list(one_hot) or text)
+    _refuse_unknown(path, "--one-hot", as_text, present)
+    if others := [name for name in as_text if name not in chosen]:
+        raise ValueError(f"--one-hot names {listed(others)}, which is not among the inputs {listed(chosen)}.")
+    _refuse_kinds(path, target, {name: present[name] for name in chosen if name not in as_text}, present[target])
+    kinds = {name: TEXT if name in as_text else present[name] for name in chosen}
+    return _scan(path, kinds, target, impute, skip_missing)
+
+
+def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool, skip_missing: bool) -> Scan:
+    """Each column with its categories and, if asked for, what to put where a value is missing; and the rows."""
+    categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
+    values = {name: _Some() for name, kind in kinds.items() if kind != TEXT}
+    missing, infinite, rows, skipped = Counter[str](), Counter[str](), 0, 0
+    for batch in read_batches(path, {**kinds, target: NUMBER}):
+        if skip_missing:
+            whole = complete({**kinds, target: NUMBER}, batch)
+            skipped, batch = skipped + int((~whole).sum()), batch.filter(pa.array(whole))
+        rows += batch.num_rows
+        for name, kind in (*kinds.items(), (target, NUMBER)):
+            missing[name] += int(is_missing(kind, batch[name]).sum())
+            if kind == TEXT:
+                for count in batch[name].drop_null().value_counts().to_pylist():
+                    categories[name][count["values"]] += count["counts"]
+                _refuse_many(path, name, len(categories[name]))
+            else:
+                x = numbers(kind, batch[name])
+                infinite[name] += int(np.isinf(x).sum())
+                if impute and name != target:
+                    values[name].add(x)
+    if not rows + skipped:
+        raise ValueError(f"{path} has no rows below its header.")
+    if not rows:
+        raise ValueError(
+            f"{path} has no row in which no value is missing: most are missing in {listed([_emptiest(path, kinds)])}, "
+            "which could be left out by --drop."
+        )
+    for name in (*kinds, target):
+        if missing[name] == rows:
+            raise ValueError(f"{path}: column {name!r} is empty: leave it out with {option('--drop', [name])}.")
+        refuse_infinite(path, name, infinite[name])
+    absent = {name: count for name, count in missing.items() if count}
+    _refuse_missing(path, target, absent, rows, impute)
+    found = []
+    for name, kind in kinds.items():
+        known, fill = tuple(sorted(categories[name])) if kind == TEXT else (), None
+        if impute:
+            fill = categories[name].most_common(1)[0][0] if kind == TEXT else values[name].median
+        found.append(Column(name, kind, known, fill, impute and name in absent))
+    encoding = Encoding(target, tuple(found))
+    twice = [name for name, count in Counter(encoding.inputs).items() if count > 1]
+    if twice:
+        raise ValueError(f"{path} would have two inputs named {listed(twice)}: give a column another name.")
+    return Scan(encoding, rows, absent, skipped)
+
+
+def _emptiest(path: pathlib.Path, kinds: Mapping[str, str]) -> str:
+    missing = Counter[str]()
+    for batch in read_batches(path, kinds):
+        missing.update({name: int(is_missing(kind, batch[name]).sum()) for name, kind in kinds.items()})
+    return missing.most_common(1)[0][0]
+
+
+def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], rows: int, impute: bool) -> None:
+    if target in absent:
+        raise ValueError(
+            f"{path}: the target {target!r} is missing in {absent[target]} of {rows} rows: remove them, or add "
+            "--skip-missing to leave out all rows in which a value is missing."
+        )
+    if absent and not impute:
+        raise ValueError(
+            f"{path}: values are missing in {', '.join(f'{n!r} ({c} of {rows})' for n, c in absent.items())}: remove "
+            "those rows or columns, or add --skip-missing to leave the rows out, or --impute to put the median, or no "
+            "category, there."
+        )
+
+
+class _Some:
+    """Values of a column: all, or above `MOST_VALUES` a random half, quarter, … of them, so that memory is bounded."""
+
+    def __init__(self) -> None:
+        self.kept: list[np.ndarray] = []
+        self.share = 1.0
+        self.rng = np.random.default_rng(0)
+
+    def add(self, x: Float[np.ndarray, "n"]) -> None:
+        """Looks at more of them, as far as they are not missing."""
+        x = x[~np.isnan(x)]
+        self.kept.append(x if self.share == 1 else x[self.rng.random(len(x)) < self.share])
+        while sum(map(len, self.kept)) > MOST_VALUES:
+            half = np.concatenate(self.kept)
+            self.kept, self.share = [half[self.rng.random(len(half)) < 0.5]], self.share / 2
+
+    @property
+    def median(self) -> float:
+        """Of those that were looked at."""
+        return float(np.median(np.concatenate(self.kept)))
+
+
+def _refuse_unknown(path: pathlib.Path, name: str, names: Sequence[str], present: Mapping[str, str]) -> None:
+    unknown = [column for column in names if column not in present]
+    if unknown:
+        raise ValueError(f"{name} names {listed(unknown)}, but the columns of {path} are {listed(list(present))}.")
+
+
+def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of_target: str) -> None:
+    """All columns at once that cannot be used as they are."""
+    complaints = []
+    if of_target != NUMBER:
+        complaints.append(f"the target {target!r} holds {of_target}, where numbers are needed{_stranger(path, target)}")
+    text = [name for name, kind in inputs.items() if kind == TEXT]
+    typed = {name: _stranger(path, name) for name in text}
+    complaints += [f"{name!r} holds mostly numbers{where}" for name, where in typed.items() if where]
+    words = [name for name, where in typed.items() if not where]
+    if words:
+        complaints.append(
+            f"{listed(words)} {'holds' if len(words) == 1 else 'hold'} text: add {option('--one-hot', words)} to make "
+            f"an input of each value, or {option('--drop', words)}"
+        )
+    for name, kind in inputs.items():
+        if kind not in USABLE:
+            complaints.append(f"{name!r} holds {kind}: turn it into numbers first, or {option('--drop', [name])}")
+    if complaints:
+        raise ValueError(f"{path}: {'; '.join(complaints)}.")
+
+
+def _stranger(path: pathlib.Path, name: str) -> str:
+    """Where the first value stands that is no number, in a column of text that holds mostly such."""
+    if column_kinds(path)[name] != TEXT:
+        return ""
+    batch = next(read_batches(path, {name: TEXT}), None)
+    if batch is None:
+        return ""
+    rows = np.flatnonzero(~is_missing(TEXT, batch[name]))
+    values = [batch[name][int(row)].as_py() for row in rows]
+    strange = [i for i, value in enumerate(values) if not _is_number(value)]
+    if not strange or 2 * len(strange) > len(values):
+        return ""
+    row, value = rows[strange[0]] + 1, excerpt(values[strange[0]])
+    if _is_number(value.replace(",", ".")):
+        return f", but {value!r} in row {row:,}: is it a decimal comma? Write all numbers with a point"
+    return f", but {value!r} in row {row:,}: mend it, or leave it empty if it is missing"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_many(path: pathlib.Path, name: str, count: int) -> None:
+    if count > MOST_CATEGORIES:
+        raise ValueError(
+            f"{path}: column {name!r} has more than {MOST_CATEGORIES} different values, too many for an input each: "
+            f"group them, or {option('--drop', [name])}."
+        )

@@ -1,0 +1,5 @@
+"""The scikit-learn estimator."""
+
+from pathgp.estimator.regressor import PathGPRegressor
+
+__all__ = ["PathGPRegressor"]

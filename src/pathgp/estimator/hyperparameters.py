@@ -1,0 +1,90 @@
+"""What a fit learns before it solves: one process for all targets, in standardised units, from weighted rows."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from pathgp import likelihood
+from pathgp.estimator.registry import KERNELS, named
+from pathgp.estimator.standardize import standardizing
+from pathgp.likelihood import Method, Trace
+from pathgp.likelihood.base import widening
+from pathgp.likelihood.parameters import parameters
+from pathgp.parallel.sharding import of_first
+from pathgp.posterior.gp import GP
+from pathgp.runs.checkpoint import Checkpoint
+from pathgp.solvers import SubsetOfData
+
+
+def starting_process(
+    kernel: Any, noise: Any, learns: bool, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any
+) -> GP:
+    """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
+    if np.ndim(noise) > 0:
+        raise ValueError(
+            f"noise must be one number, but its shape is {np.shape(noise)}: tell rows apart by sample_weight, a row of "
+            "weight w has the noise variance noise/w."
+        )
+    counts = np.ones(len(X)) if weights is None else weights
+    spread = standardizing(X, counts).scale
+    centre, scale = standardizing(Y, counts, "y")
+    level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
+    if isinstance(kernel, str):
+        lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
+        kernel = named(KERNELS, kernel, "kernel")(lengthscale, level)
+    return GP(kernel, level / 10 if noise is None else noise, float(np.mean(centre)) if learns else 0.0)
+
+
+def learned_process(
+    start: GP,
+    X: Float[np.ndarray, "N d"],
+    Y: Float[np.ndarray, "N t"],
+    weights: Any,
+    *,
+    method: Method,
+    key: PRNGKeyArray,
+    mesh: Mesh | None,
+    progress: bool,
+    checkpoint: Checkpoint | None,
+) -> tuple[GP, list[Trace]]:
+    """The geometric mean of what is learned of each target, its noise that of a row of weight one; and the traces.
+
+    A target that does not vary says nothing, and is left out unless there is no other.
+    """
+    found, traces = [], []
+    varies = np.ptp(Y, axis=0) > 0
+    for i in np.flatnonzero(varies) if varies.any() else range(Y.shape[1]):
+        y = Y[:, i]
+        begun = GP(start.kernel, row_noise(start.noise, weights), start.mean)
+        kept = None if checkpoint is None else checkpoint.named(f"target{i}")
+        gp, trace = likelihood.fit_hyperparameters(
+            begun, X, y, key=key, method=method, progress=progress, checkpoint=kept
+        )
+        of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
+        found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
+        traces.append(trace)
+    average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
+    return of_first(mesh, average).gp(), traces
+
+
+def row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
+    """The noise variance of rows with these weights."""
+    return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)
+
+
+def limited(solver: Any, **limits: float) -> Any:
+    """The solver with these limits, as far as it knows them; of a subset, what solves it has them.
+
+    >>> from pathgp.solvers import SAP
+    >>> limited(SubsetOfData(100, SAP()), max_seconds=2.0).solver.max_seconds
+    2.0
+    """
+    if isinstance(solver, SubsetOfData):
+        return dataclasses.replace(solver, solver=limited(solver.solver, **limits))
+    known = {name: limit for name, limit in limits.items() if hasattr(solver, name)}
+    return dataclasses.replace(solver, **known) if known else solver

@@ -1,1 +1,0 @@
-"""Experiments that anyone can run."""

@@ -1,0 +1,1 @@
+"""Arithmetic that knows no Gaussian process: tiles, distances, neighbours, factorisations, precision."""

@@ -1,0 +1,42 @@
+"""The blocked Cholesky factorisation of a dense matrix, in float64 on the host, and substitution with its factor."""
+
+import numpy as np
+from jaxtyping import Float64
+from scipy import linalg
+
+BLOCK = 2048
+
+
+def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:
+    """Overwrites the lower triangle of H with its Cholesky factor, a block of columns at a time.
+
+    All but the small diagonal blocks is matrix products, so it is as fast as LAPACK's own factorisation of the whole,
+    which crashes on some processors from about 15,000 rows on (the OpenBLAS that SciPy 1.17 carries).
+    """
+    for j in range(0, len(H), block):
+        k = j + block
+        H[j:, j:k] -= H[j:, :j] @ H[j:k, :j].T
+        try:
+            H[j:k, j:k] = linalg.cholesky(H[j:k, j:k], lower=True, check_finite=False)
+        except linalg.LinAlgError as error:
+            raise ValueError(
+                "K + noise is not positive definite to working precision: give a larger noise variance, or remove "
+                "rows that repeat others."
+            ) from error
+        H[k:, j:k] = linalg.solve_triangular(H[j:k, j:k], H[k:, j:k].T, lower=True, check_finite=False).T
+
+
+def substitute(
+    L: Float64[np.ndarray, "N N"], B: Float64[np.ndarray, "N s"], block: int = BLOCK
+) -> Float64[np.ndarray, "N s"]:
+    """L⁻ᵀL⁻¹B, where only the lower triangle of L is looked at."""
+    W = B.copy()
+    starts = range(0, len(L), block)
+    for j in starts:
+        k = j + block
+        W[j:k] = linalg.solve_triangular(L[j:k, j:k], W[j:k] - L[j:k, :j] @ W[:j], lower=True, check_finite=False)
+    for j in reversed(starts):
+        k = j + block
+        rest = W[j:k] - L[k:, j:k].T @ W[k:]
+        W[j:k] = linalg.solve_triangular(L[j:k, j:k], rest, lower=True, trans=1, check_finite=False)
+    return W

@@ -1,0 +1,243 @@
+"""Rows split over the devices of a mesh: the one place that speaks to several devices.
+
+A mesh has one axis. What has a row for each row of the data is split along it, everything else is the same on every
+device. On one device, where the mesh is None, all of this does nothing.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, Shaped
+
+from pathgp._checks import is_concrete
+
+Tree = TypeVar("Tree")
+
+
+def checked(mesh: Mesh | None) -> Mesh | None:
+    """The mesh, refused unless it has one axis; what is not split by hand is left to the compiler."""
+    if mesh is None:
+        return None
+    if len(mesh.axis_names) != 1:
+        raise ValueError(
+            f"mesh must have one axis, along which rows are split, but it has the axes {mesh.axis_names}: make it by "
+            '`jax.make_mesh((jax.device_count(),), ("rows",))`.'
+        )
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,))
+
+
+def padded_rows(mesh: Mesh | None, rows: int) -> int:
+    """The least number of rows, at least `rows`, that can be split evenly."""
+    return rows if mesh is None else -(-rows // mesh.size) * mesh.size
+
+
+def over_rows(
+    mesh: Mesh | None, f: Callable[..., Any], split: tuple[Any, ...], whole: tuple[Any, ...], *, total: bool
+) -> Any:
+    """f(*split, *whole), where each device has its own rows of what is split.
+
+    The results are rows of one array, in the same order; or, where `total`, terms of one sum, reduced once.
+    """
+    if mesh is None:
+        return f(*split, *whole)
+    (axis,) = mesh.axis_names
+    rows, everywhere = PartitionSpec(axis), PartitionSpec()
+
+    def local(split: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
+        here = f(*split, *whole)
+        return jax.lax.psum(here, axis) if total else here
+
+    out = everywhere if total else rows
+    # Loops in f start from constants, which are the same everywhere, and end with what is not: hence no `check_vma`.
+    return jax.shard_map(local, mesh=mesh, in_specs=(rows, everywhere), out_specs=out, check_vma=False)(split, whole)
+
+
+def own(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) -> Shaped[Array, "b ..."]:
+    """Within `over_rows`, A[index] where this device has the row, zero where another has: terms of a sum."""
+    if mesh is None:
+        return A[index]
+    n = A.shape[0]
+    place = index - jax.lax.axis_index(mesh.axis_names[0]) * n
+    here = (place >= 0) & (place < n)
+    return jnp.where(here.reshape(-1, *[1] * (A.ndim - 1)), A[jnp.clip(place, 0, n - 1)], 0)
+
+
+def take(mesh: Mesh | None, tree: Tree, index: Int[Array, "b"]) -> Tree:
+    """The rows `index` of each array, on every device: of rows that are split, in one reduction."""
+    mine = lambda tree, index: jax.tree.map(lambda A: own(mesh, A, index), tree)
+    return over_rows(mesh, mine, (tree,), (index,), total=True)
+
+
+def visiting(
+    mesh: Mesh | None, f: Callable[..., Shaped[Array, "n s"]], guests: tuple[Array, ...]
+) -> Shaped[Array, "n s"]:
+    """Within `over_rows`, Σ f(*guests) over the rows of all devices, which go round in a ring.
+
+    No device holds more than the rows of one other, and each is sent N/devices rows as many times as there are
+    others.
+    """
+    if mesh is None:
+        return f(*guests)
+    (axis,), devices = mesh.axis_names, mesh.size
+    ring = [(i, (i + 1) % devices) for i in range(devices)]
+
+    @jax.checkpoint  # a gradient sends the rows round again instead of keeping them
+    def meet(state: tuple[Array, tuple[Array, ...]], _: None) -> tuple[tuple[Array, tuple[Array, ...]], None]:
+        total, guests = state
+        guests = jax.lax.ppermute(guests, axis, ring)
+        return (total + f(*guests), guests), None
+
+    return jax.lax.scan(meet, (f(*guests), guests), length=devices - 1)[0][0]
+
+
+def slice_rows(mesh: Mesh | None, tree: Tree, start: Int[Array, ""], size: int) -> Tree:
+    """The `size` rows of each array from `start` on, on every device."""
+    if mesh is None:
+        return jax.tree.map(lambda A: jax.lax.dynamic_slice_in_dim(A, start, size), tree)
+    return take(mesh, tree, start + jnp.arange(size))
+
+
+def add_rows(
+    mesh: Mesh | None, A: Shaped[Array, "n ..."], block: Shaped[Array, "b ..."], start: Int[Array, ""]
+) -> Shaped[Array, "n ..."]:
+    """A with the block added to the rows from `start` on, each by the device that has it."""
+    if mesh is None:
+        block = jax.lax.dynamic_slice_in_dim(A, start, block.shape[0]) + block
+        return jax.lax.dynamic_update_slice_in_dim(A, block, start, 0)
+
+    def local(A: Array, block: Array, start: Array) -> Array:
+        place = jax.lax.axis_index(mesh.axis_names[0]) * A.shape[0] + jnp.arange(A.shape[0]) - start
+        here = (place >= 0) & (place < block.shape[0])
+        added = block[jnp.clip(place, 0, block.shape[0] - 1)]
+        return A + jnp.where(here.reshape(-1, *[1] * (A.ndim - 1)), added, 0)
+
+    return over_rows(mesh, local, (A,), (block, start), total=False)
+
+
+def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
+    """f(*rows, *whole), where each device computes a share of the rows; the result is on all of them.
+
+    For work on a few rows, a batch for instance, that every device has: they need not be evenly many.
+    """
+    if mesh is None:
+        return f(*rows, *whole)
+    number = jax.tree.leaves(rows)[0].shape[0]
+    extra = padded_rows(mesh, number) - number
+    pad = lambda leaf: jnp.pad(leaf, [(0, extra)] + [(0, 0)] * (leaf.ndim - 1), mode="edge")
+    computed = over_rows(mesh, f, jax.tree.map(pad, rows), whole, total=False)
+    return jax.tree.map(lambda leaf: leaf[:number], everywhere(mesh, computed))
+
+
+def by_rows(mesh: Mesh) -> NamedSharding:
+    """How rows are split."""
+    return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+
+
+def everywhere(mesh: Mesh | None, tree: Tree) -> Tree:
+    """The same values with every array whole on every device; outside of a program, of arrays that each process has."""
+    if mesh is None:
+        return tree
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def place(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array):
+            return leaf
+        if not is_concrete(leaf):
+            return jax.lax.with_sharding_constraint(leaf, whole)
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, whole, lambda index: host[index])
+
+    return jax.tree.map(place, tree)
+
+
+def constrained(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
+    """The same values, with every floating-point array of so many rows split over the devices."""
+    if mesh is None:
+        return tree
+
+    def place(leaf: Any) -> Any:
+        is_rows = isinstance(leaf, jax.Array) and leaf.ndim > 0 and leaf.shape[0] == rows
+        split = is_rows and jnp.issubdtype(leaf.dtype, jnp.floating)
+        return jax.lax.with_sharding_constraint(leaf, by_rows(mesh)) if split else leaf
+
+    return jax.tree.map(place, tree)
+
+
+def placed(mesh: Mesh | None, A: Shaped[Array, "n ..."], *, mode: str = "constant") -> Shaped[Array, "m ..."]:
+    """An array that every process has, padded to rows that can be split, each device given its own.
+
+    Padding is zero ("constant") or the last row ("edge").
+    """
+    if mesh is None:
+        return A
+    padding = [(0, padded_rows(mesh, A.shape[0]) - A.shape[0])] + [(0, 0)] * (A.ndim - 1)
+    if not is_concrete(A):
+        return jax.lax.with_sharding_constraint(jnp.pad(A, padding, mode=mode), by_rows(mesh))
+    host = np.pad(np.asarray(A), padding, mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return jax.make_array_from_callback(host.shape, by_rows(mesh), lambda index: host[index])
+
+
+def gathered(tree: Tree) -> Tree:
+    """The same values with every array whole, on the first device of every process."""
+
+    def gather(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
+            return leaf
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(gather(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
+        return jnp.asarray(on_host(leaf))
+
+    return jax.tree.map(gather, tree)
+
+
+def on_host(leaf: Any) -> np.ndarray:
+    """All of an array in the memory of the host: all processes ask for it, where each has a part."""
+    in_parts = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True) if in_parts else leaf)
+
+
+def placed_like(host: np.ndarray, like: Any) -> Array:
+    """An array that every process has, split over devices as another of its shape is."""
+    if not isinstance(like, jax.Array) or len(like.sharding.device_set) == 1:
+        return jnp.asarray(host)
+    return jax.make_array_from_callback(host.shape, like.sharding, lambda index: host[index])
+
+
+def any_process(mesh: Mesh | None, says: bool) -> bool:
+    """Whether any process says so: what depends on a clock, all do alike."""
+    return says if mesh is None or jax.process_count() == 1 else _any(says)
+
+
+def is_shared(tree: Any) -> bool:
+    """Whether other processes too have devices with what is in a tree."""
+    return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(tree))
+
+
+def most_of_all(*says: int) -> list[int]:
+    """The most that any process of the job says, of each number by itself; all are asked."""
+    return np.max(multihost_utils.process_allgather(np.asarray(says)), axis=0).tolist()
+
+
+def _any(says: bool) -> bool:
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(says))))
+
+
+def same_everywhere(text: str) -> bool:
+    """Whether all processes of the job say the same; all are asked."""
+    if jax.process_count() == 1:
+        return True
+    said = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint8)
+    return bool(np.all(multihost_utils.process_allgather(said) == said))
+
+
+def of_first(mesh: Mesh | None, tree: Tree) -> Tree:
+    """The values that the first process has, for what each computes on its own: other hosts may round otherwise."""
+    if mesh is None or jax.process_count() == 1:
+        return tree
+    return jax.tree.map(jnp.asarray, multihost_utils.broadcast_one_to_all(tree))

@@ -1,0 +1,1 @@
+"""What a long computation carries along: checkpoints, atomic files, the limit of memory."""

@@ -1,0 +1,382 @@
+"""Long runs that survive: what a run has come to, in a file that is replaced whole, and what it belongs to.
+
+A file has the arrays of the run's state as they are, none of its plan, which follows from the data and the key. It is
+a safetensors file, like models are: reading it executes nothing.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from importlib.metadata import version
+from types import CodeType, FrameType, FunctionType, TracebackType
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from safetensors import SafetensorError, safe_open
+
+from pathgp import _checks as checks
+from pathgp.parallel.sharding import is_shared, most_of_all, on_host, placed_like, same_everywhere
+from pathgp.runs.atomic import locked, write_tensors
+
+FORMAT = "pathgp checkpoint 1"
+SUFFIX = ".checkpoint"
+
+Numbers = dict[str, np.ndarray]
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint could not be written: the run goes on, and the last good one is still there."""
+
+
+class Checkpoint(eqx.Module):
+    """A directory in which a long run keeps what it has come to, every so many seconds and when it ends or is stopped.
+
+    The same call with the same checkpoint goes on from there, to the same result as if it had never been stopped; at
+    the end it returns at once. A call with other data, another process, other settings or another version is refused;
+    one with other devices is not.
+
+    What was kept stays until `clear()`. One run at a time has the directory, which `held()` sees to; `part` tells its
+    files apart where a run has several of a kind. The processes of a job have one directory, in which the first writes.
+
+    >>> import tempfile
+    >>> from pathgp import GP, condition, solvers
+    >>> from pathgp.kernels import Matern32
+    >>> X = jnp.linspace(0, 1, 50)[:, None]
+    >>> checkpoint = Checkpoint(tempfile.mkdtemp(), every_seconds=30)
+    >>> settings = {"solver": solvers.SAP(), "key": jax.random.key(0), "checkpoint": checkpoint}
+    >>> posterior = condition(GP(Matern32(0.3), noise=0.01), X, jnp.sin(6 * X[:, 0]), **settings)
+    >>> [path.name for path in checkpoint.files]
+    ['solve.checkpoint']
+    >>> checkpoint.clear()
+    """
+
+    directory: pathlib.Path = eqx.field(converter=pathlib.Path)
+    every_seconds: float = 60.0
+    part: str = ""
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.every_seconds, 0, "Checkpoint.every_seconds")
+
+    @property
+    def files(self) -> list[pathlib.Path]:
+        """What is there."""
+        return sorted(self.directory.glob(f"*{SUFFIX}"))
+
+    def named(self, part: str) -> "Checkpoint":
+        """The same with a name of its own for its files."""
+        return dataclasses.replace(self, part=part)
+
+    @property
+    def _lock(self) -> pathlib.Path:
+        return self.directory / ".lock"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the directory, made if need be, for this run; raises BlockingIOError if another run has it.
+
+        A run that is killed releases it. In a job the first process holds it for all.
+        """
+        with ExitStack() as stack:
+            taken = 0
+            if jax.process_index() == 0:
+                self._make_directory()
+                try:
+                    stack.enter_context(locked(self._lock))
+                    stack.callback(self._release)
+                except BlockingIOError:
+                    taken = 1
+            if jax.process_count() > 1:
+                (taken,) = most_of_all(taken)
+            if taken:
+                raise BlockingIOError(
+                    f"another run has the checkpoint directory {self.directory}: wait until it ends, or name another."
+                )
+            yield
+
+    def _release(self) -> None:
+        self._lock.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not empty
+            self.directory.rmdir()
+
+    def clear(self) -> None:
+        """Removes what was kept, and the directory if nothing else is in it; in a job the first process does."""
+        if jax.process_index() > 0 or not self.directory.is_dir():
+            return
+        for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
+            path.unlink()
+        with suppress(BlockingIOError), locked(self._lock):  # else `held` ends with this
+            self._release()
+
+    def _make_directory(self) -> None:
+        if self.directory.exists() and not self.directory.is_dir():
+            raise FileExistsError(f"the checkpoint directory {self.directory} is a file: name a directory.")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not os.access(self.directory, os.W_OK):
+            raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
+
+    def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
+        """The file for a run of a kind, and all that its result depends on, by the names that the user knows.
+
+        Refused if the file is of another run.
+        """
+        self._make_directory()
+        path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
+        versions = {"the version of pathgp": version("pathgp"), "the version of jax": jax.__version__}
+        known = versions | {name: v if isinstance(v, str) else digest(v) for name, v in identity.items()}
+        slot = Slot(path, known, self.every_seconds)
+        slot.check()
+        return slot
+
+
+class Slot:
+    """One file of a checkpoint. As a context it writes what was kept last, however the run ends.
+
+    In a job of several processes Ctrl-C and SIGTERM of one of them end all: where they have together what is kept, when
+    it is kept next, else at the end of the run. A second signal ends its process at once.
+    """
+
+    def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
+        self.path, self.identity, self.every_seconds = path, identity, every_seconds
+        self._unwritten: tuple[Any, Numbers] | None = None
+        self._written_at = time.monotonic()
+        self._signal = 0
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "Slot":
+        if jax.process_count() > 1 and threading.current_thread() is threading.main_thread():
+            stops = (signal.SIGINT, signal.SIGTERM)
+            self._handlers = {number: signal.signal(number, self._is_asked_to_stop) for number in stops}
+        return self
+
+    def _is_asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._signal:
+            self._give_back_signals()
+            signal.raise_signal(number)
+        self._signal = number
+
+    def _give_back_signals(self) -> None:
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        in_job = bool(self._handlers)
+        self._give_back_signals()
+        if error is None or not is_shared(self._unwritten):  # after an error, others may not be here to write it with
+            self._write()
+        if error is None and in_job:
+            self._stop(*most_of_all(self._signal))
+
+    def _stop(self, number: int) -> None:
+        if number:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    def keep(self, state: Any, **numbers: Any) -> None:
+        """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
+        # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
+        copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
+        self._unwritten = jax.block_until_ready(state), copied
+        is_time, stop = time.monotonic() - self._written_at >= self.every_seconds, 0
+        if is_shared(state):
+            is_time, stop = most_of_all(is_time, self._signal)
+        if is_time or stop:
+            self._write()
+        self._stop(stop)
+
+    def restore(self, like: Any) -> tuple[Any, Numbers] | None:
+        """What was kept, in the structure of `like` and on its devices; None if nothing was."""
+        if not self.path.is_file():
+            return None
+        with _opened(self.path) as file:
+            header = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
+        leaves, structure = jax.tree.flatten(like)
+        stored = [tensors.pop(f"state.{i}", None) for i in range(len(leaves))]
+        numbers = {name.removeprefix("number."): value for name, value in tensors.items()}
+        restored = [_as(a, b) for a, b in zip(stored, leaves, strict=True)]
+        if header.get("content") != digest((stored, numbers)) or any(leaf is None for leaf in restored):
+            raise _damaged(self.path)
+        return jax.tree.unflatten(structure, restored), numbers
+
+    def check(self) -> None:
+        """Refuses a file of another run, and one that is not the same to all processes."""
+        header = {}
+        if self.path.exists():
+            with _opened(self.path) as file:
+                header = file.metadata()
+        if not same_everywhere(header.get("content", "")):
+            raise ValueError(
+                f"{self.path} is not the same file to all processes of the job: name a directory that all of them see."
+            )
+        if not header:
+            return
+        try:
+            before = json.loads(header["identity"])
+        except (KeyError, json.JSONDecodeError):
+            raise _damaged(self.path) from None
+        changed = [name for name, value in self.identity.items() if before.get(name) != value]
+        if changed:
+            told = [_told(name, before.get(name), self.identity[name]) for name in changed]
+            raise ValueError(
+                f"{self.path} is of another run: since then {_listed(told)} changed. To go on, give what it was begun "
+                "with; to begin anew, delete the file or name another directory."
+            )
+
+    def _write(self) -> None:
+        if self._unwritten is None:
+            return
+        state, numbers = self._unwritten
+        leaves = [_whole(leaf) for leaf in jax.tree.leaves(state)]
+        if jax.process_index() > 0:
+            self._unwritten = None
+            return
+        self._unwritten = leaves, numbers  # on the host: if this fails, the next time asks no other process
+        tensors = {f"state.{i}": leaf for i, leaf in enumerate(leaves)}
+        tensors |= {f"number.{name}": value for name, value in numbers.items()}
+        header = {"format": FORMAT, "identity": json.dumps(self.identity), "content": digest((leaves, numbers))}
+        try:
+            write_tensors(self.path, tensors, header)
+            self._unwritten = None
+        except OSError as error:
+            kept = "the one before is still there" if self.path.exists() else "there is none yet"
+            warnings.warn(
+                f"the checkpoint {self.path} could not be written ({error.strerror or error}); {kept}, and the run "
+                "goes on. Make room, or stop it and name another directory.",
+                CheckpointWarning,
+                stacklevel=3,
+            )
+        self._written_at = time.monotonic()
+
+
+def slot_of(
+    checkpoint: Checkpoint | None, kind: str, identity: Callable[[], Mapping[str, Any]]
+) -> AbstractContextManager[Slot | None]:
+    """The file for a run of a kind, where there is a checkpoint: only then is it asked what the run is."""
+    if checkpoint is None:
+        return nullcontext()
+    checks.instance(checkpoint, Checkpoint, "checkpoint", "a Checkpoint such as Checkpoint('folder'), or None")
+    return checkpoint.slot(kind, identity())
+
+
+def digest(tree: Any) -> str:
+    """Of the structure and the values of a pytree, the same in every process.
+
+    Neither a budget of time counts, nor over which devices work is split.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(_without_mesh(tree))
+    hashed = hashlib.blake2b(_without_addresses(structure), digest_size=16)
+    for path, leaf in leaves:
+        if getattr(path[-1] if path else None, "name", None) == "max_seconds":
+            continue
+        if callable(leaf):
+            hashed.update(_described(leaf))
+            continue
+        array = _whole(leaf)
+        hashed.update(f"{array.dtype.str}{array.shape}".encode())
+        hashed.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind in "biufc" else repr(leaf).encode())
+    return hashed.hexdigest()
+
+
+def _described(value: Any, within: tuple[int, ...] = ()) -> bytes:
+    """What a value, or a function with all that it has enclosed, is: a transformation of optax is its learning rate."""
+    if id(value) in within:
+        return b"itself"
+    describe = lambda part: _described(part, (*within, id(value)))
+    match value:
+        case partial():
+            return b"partial" + describe([value.func, value.args, value.keywords])
+        case FunctionType():
+            enclosed = [cell.cell_contents for cell in value.__closure__ or ()]
+            given = [value.__code__, enclosed, value.__defaults__, value.__kwdefaults__]
+            return value.__qualname__.encode() + describe(given)
+        case CodeType():
+            return value.co_code + describe([value.co_names, value.co_consts])
+        case frozenset():
+            return b"{" + b",".join(sorted(map(describe, value))) + b"}"
+        case eqx.Module():
+            return digest(value).encode()
+        case dict():
+            return b"{" + b",".join(describe(part) for part in value.items()) + b"}"
+        case list() | tuple():
+            return b"[" + b",".join(map(describe, value)) + b"]"
+        case jax.Array() | np.ndarray():
+            return digest(value).encode()
+    inner = getattr(value, "__wrapped__", None)  # of what jit has made
+    return _without_addresses(value) if inner is None else describe(inner)
+
+
+def _without_addresses(value: Any) -> bytes:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _without_mesh(tree: Any) -> Any:
+    has_mesh = lambda node: isinstance(getattr(node, "mesh", None), Mesh)
+    alone = lambda node: dataclasses.replace(node, mesh=None) if has_mesh(node) else node
+    return jax.tree.map(alone, tree, is_leaf=has_mesh)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _whole(leaf: Any) -> np.ndarray:
+    """A leaf of a pytree on the host; of a random key its data."""
+    host = on_host(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.ascontiguousarray(host).reshape(host.shape)
+
+
+def _as(stored: np.ndarray | None, like: Any) -> Any:
+    """What was stored as a leaf of the same kind, where that is; None if it cannot be.
+
+    Rows of padding come and go with the number of devices: at the end, and zero.
+    """
+    if _is_key(like):
+        data = _as(stored, jax.random.key_data(like))
+        return None if data is None else jax.random.wrap_key_data(data, impl=jax.random.key_impl(like))
+    shape, dtype = np.shape(like), like.dtype if isinstance(like, jax.Array) else np.asarray(like).dtype
+    if stored is None or stored.dtype != dtype or stored.ndim != len(shape) or stored.shape[1:] != shape[1:]:
+        return None
+    if stored.shape != shape:
+        missing = max(0, shape[0] - stored.shape[0])
+        if np.any(stored[shape[0] :]):
+            return None
+        stored = np.pad(stored[: shape[0]], [(0, missing)] + [(0, 0)] * (stored.ndim - 1))
+    return placed_like(stored, like)
+
+
+def _told(name: str, before: str | None, now: str) -> str:
+    """With the values, where they are readable."""
+    return f"{name} ({before}, now {now})" if name.startswith("the version") else name
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _opened(path: pathlib.Path) -> Any:
+    try:
+        file = safe_open(path, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path) from error
+    if (file.metadata() or {}).get("format") != FORMAT:
+        raise ValueError(f"{path} is not a checkpoint that this version of pathgp wrote: delete it to begin anew.")
+    return file
+
+
+def _damaged(path: pathlib.Path) -> ValueError:
+    return ValueError(f"{path} is damaged: delete it to begin anew.")

@@ -1,0 +1,175 @@
+"""Inducing points: the weights live on M points z of one's choice, not on the N rows of the data."""
+
+import math
+import time
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
+from scipy import linalg
+
+from pathgp import _checks as checks
+from pathgp.kernels import Kernel
+from pathgp.linalg.tiles import pad_rows
+from pathgp.parallel.sharding import over_rows
+from pathgp.runs.checkpoint import Slot
+from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
+from pathgp.solvers.local import Local
+from pathgp.solvers.variational import MOST_JITTER
+from pathgp.system.dense import wide
+from pathgp.system.system import System, Targets
+
+
+def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array, "N s"]) -> Float[Array, "M s"]:
+    """K_zX Σ⁻¹ B, one tiled pass."""
+    return system.onto(points, B / system.noise_diagonal[:, None])
+
+
+def gram_product(
+    points: Float[Array, "M d"],
+    system: System,
+    V: Float[Array, "M s"],
+    B: Float[Array, "N s"] | None = None,
+) -> Float[Array, "M s"]:
+    """K_zX Σ⁻¹ (K_Xz V − B) in one pass: a tile of some rows and all points is evaluated once and used twice.
+
+    It is small enough to be in the cache still the second time. There are so many
+    tiles that a sum of one after another would round too much: it is a sum of sums.
+    """
+
+    def local(
+        X: Array, precision: Array, B: Array | None, kernel: Kernel, points: Array, V: Array
+    ) -> Float[Array, "M s"]:
+        rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // points.shape[0]))
+        together = max(1, math.isqrt(-(-X.shape[0] // rows)))
+        tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
+        zero = jnp.zeros_like(V.T)
+
+        def add_tile(total: Float[Array, "s M"], tile: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            X_tile, precision_tile, *B_tile = tile
+            K = kernel(X_tile, points)
+            fitted = K @ V - B_tile[0] if B_tile else K @ V
+            return total + (precision_tile * fitted).T @ K, None
+
+        def add_tiles(total: Float[Array, "s M"], some: tuple[Array, ...]) -> tuple[Float[Array, "s M"], None]:
+            return total + jax.lax.scan(add_tile, zero, some)[0], None
+
+        at_rows = X, precision[:, None], *([] if B is None else [B])
+        return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
+
+    return over_rows(system.mesh, local, (system.X, system.precision, B), (system.kernel, points, V), total=True)
+
+
+class Inducing(Solver):
+    """A solver whose weights belong to inducing points."""
+
+    points: eqx.AbstractVar[Float[Array, "M d"]]
+
+    def support(self, system: System) -> Float[Array, "M d"]:
+        """The inducing points."""
+        if self.points.shape[1] != system.X.shape[1]:
+            raise ValueError(
+                f"the inducing points have {self.points.shape[1]} inputs, but the data have {system.X.shape[1]}: "
+                "choose points among the rows of X, or in the same space."
+            )
+        return self.points
+
+    def counting_on(self, local: Local) -> Solver:
+        """Refused: a projection on rows would use the data near a point a second time."""
+        raise ValueError(
+            f"local cannot finish what {type(self).__name__} leaves, since its weights do not belong to rows of the "
+            "data: leave local out, or use SubsetOfData()."
+        )
+
+
+class NormalEquations(NamedTuple):
+    """(I + AAᵀ) U = A Σ^−½ B in float64, with K_zz + jitter = LLᵀ and A = L⁻¹ K_zX Σ^−½: V = L⁻ᵀU are the weights."""
+
+    L: Float64[np.ndarray, "M M"]
+    gram: Float64[np.ndarray, "M M"]
+    right: Float64[np.ndarray, "M s"]
+
+    @classmethod
+    def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
+        """One pass over the data in tiles; `jitter` is a share of K_zz's mean diagonal, raised where it must be."""
+        M = z.shape[0]
+        B, system = system.collected(B), system.gathered()  # on the host of each process
+        L = _factor(wide(system.kernel, z, z), jitter)
+        gram, right = np.eye(M), np.zeros((M, B.shape[1]))
+        noise = np.asarray(system.noise_diagonal, dtype=np.float64)
+        for i in range(0, system.size, 8192):
+            rows = slice(i, i + 8192)
+            scale = 1 / np.sqrt(noise[rows])
+            A = linalg.solve_triangular(L, wide(system.kernel, z, system.X[rows]), lower=True) * scale
+            gram += A @ A.T
+            right += A @ (scale[:, None] * np.asarray(B[rows], dtype=np.float64))
+        return cls(L, gram, right)
+
+    def solve(self) -> tuple[Float64[np.ndarray, "M s"], Float64[np.ndarray, "s"]]:
+        """The weights V, and the relative residual of each column of U."""
+        U = linalg.cho_solve(linalg.cho_factor(self.gram, lower=True), self.right)
+        norms = np.linalg.norm(self.right, axis=0)
+        relative = np.linalg.norm(self.right - self.gram @ U, axis=0) / np.where(norms > 0, norms, 1)
+        return linalg.solve_triangular(self.L, U, lower=True, trans=1), relative
+
+
+def _factor(K_zz: Float64[np.ndarray, "M M"], jitter: float) -> Float64[np.ndarray, "M M"]:
+    """L with K_zz + jitter · mean(K_zz's diagonal) · I = LLᵀ, for the first of `jitter`, 10 · jitter, … that does."""
+    M = len(K_zz)
+    while True:
+        try:
+            return linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
+        except linalg.LinAlgError as error:
+            if jitter > MOST_JITTER:
+                raise ValueError(
+                    f"K_zz is not positive definite to working precision, even with {jitter:.0e} of its mean added to "
+                    "its diagonal: choose fewer points, or points that lie further apart."
+                ) from error
+            jitter *= 10
+
+
+class InducingCholesky(Inducing):
+    """The closed form for small M (Titsias, 2009): (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, in float64.
+
+    This is the KL-optimal posterior mean, and with prior draws f in the place of draws f^(z) of the Nyström
+    approximation, the paper's samples. `SGPR` has the exact ones.
+    """
+
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "M s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+        saved: Slot | None = None,
+    ) -> Solution:
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
+        clock = time.perf_counter()
+        z = self.support(system)
+        return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)
+
+
+def resolved(z: Float[Array, "M d"]) -> float:
+    """A jitter for weights in the precision of the data: points may repeat, and weights must stay small."""
+    return 10 * float(jnp.finfo(z.dtype).eps)
+
+
+def solved(
+    solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, observe: Every | None
+) -> Solution:
+    """The solution of a direct solver that was started at `clock`."""
+    V, relative = equations.solve()
+    weights, residual = jnp.asarray(V, dtype=z.dtype), jnp.asarray(relative, dtype=z.dtype)
+    seconds, passes = time.perf_counter() - clock, z.shape[0] / rows
+    if observe is not None:
+        observe.call(Snapshot(1, passes, seconds, weights))
+    info = Info(type(solver).__name__, 1, passes, seconds, 1e-6, residual, residual <= 1e-6)
+    return Solution(z, weights, None, info)

@@ -1,0 +1,53 @@
+"""The KL-optimal sparse posterior, with samples that follow it exactly."""
+
+import time
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+from scipy import linalg
+
+from pathgp import _checks as checks
+from pathgp.runs.checkpoint import Slot
+from pathgp.solvers.base import Every, Solution
+from pathgp.solvers.inducing.base import Inducing, NormalEquations, resolved, solved
+from pathgp.system.system import System, Targets
+
+
+class SGPR(Inducing):
+    """Sparse Gaussian process regression (Titsias, 2009), the closed form for small M, in float64.
+
+    Mean and samples are those of the KL-optimal distribution of the values at the points z,
+
+        mean k(·, z) (K_zz + K_zX Σ⁻¹ K_Xz)⁻¹ K_zX Σ⁻¹ y,
+        covariance k − k(·, z) K_zz⁻¹ k(z, ·) + k(·, z) (K_zz + K_zX Σ⁻¹ K_Xz)⁻¹ k(z, ·).
+
+    A sample's targets are f^(z)(X) + ε with f^(z)(·) = k(·, z) K_zz⁻¹ f(z) (the paper's section 3.3 and appendix C).
+    `InducingCholesky`, and all that minimises the same objective, has f(X) there, which is the paper's approximation:
+    beside this solver it can be measured.
+    """
+
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+
+    def solve(
+        self,
+        system: System,
+        targets: Targets,
+        *,
+        key: PRNGKeyArray,
+        init: Float[Array, "M s"] | None = None,
+        observe: Every | None = None,
+        progress: bool = False,
+        saved: Slot | None = None,
+    ) -> Solution:
+        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
+        clock = time.perf_counter()
+        z, means = self.support(system), targets.num_means
+        f_z = np.asarray(targets.draws_at(z), dtype=np.float64)
+        B = jnp.concatenate([targets.total[:, :means], targets.noise[:, means:]], axis=1)
+        equations = NormalEquations.of(system, z, B, resolved(z))
+        # A Σ^−½ f^(z)(X) = AAᵀ L⁻¹ f(z): f^(z) is never evaluated at the data.
+        whitened = linalg.solve_triangular(equations.L, f_z, lower=True)
+        equations.right[:, means:] += equations.gram @ whitened - whitened
+        return solved(self, z, equations, system.size, clock, observe)

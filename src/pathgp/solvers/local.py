@@ -1,0 +1,196 @@
+"""Local projection: what a solver leaves of a solve is finished at the point that is asked about."""
+
+import functools
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int
+
+from pathgp import _checks as checks
+from pathgp.kernels import Kernel
+from pathgp.kernels.features import Features
+from pathgp.linalg.neighbours import Neighbours, search
+from pathgp.linalg.small import definite_solve
+from pathgp.linalg.tiles import map_rows
+from pathgp.parallel.sharding import everywhere, share
+from pathgp.system.system import System
+
+QUERIES = 64
+"""Points projected at together: their m x m blocks stay in the cache."""
+
+
+class Projection(Features):
+    """The features a(x) = (K_cc + Σ_c)⁻¹ k_c(x) at the m nearest rows c of the data to x, and zero at all others.
+
+    With residual columns r = b − (K + Σ)w for weights, a(x)ᵀ r_c is what one more step of block projection, on a block
+    around x, adds to k(x, X) w. All columns share the factor.
+
+    Neighbours come and go as x moves, which by itself would make functions jump. So the last ones are faded out: with
+    u falling smoothly from one, at the neighbour of rank (1 − taper) m, to zero, at the last, the projection is
+
+        a = U (U (K_cc + Σ_c) U + v (I − U²))⁻¹ U k_c,     U = diag(u), v = k(x, x),
+
+    which is kriging with the noise of a neighbour raised by v (1/u² − 1), to infinity at the edge (Rivoirard and
+    Romary, 2011).
+
+    Where `rows` is given, a row of the residual is not looked up in the weights alone, but `rows` is evaluated there
+    too: the weights are then those columns above the weights of `rows`.
+
+    The devices of a `mesh` share the points x. Each has all of X and the weights, for a neighbour may be any row.
+    """
+
+    kernel: Kernel
+    X: Float[Array, "N d"]
+    noise: Float[Array, "N"]
+    index: Neighbours
+    neighbours: int = eqx.field(static=True)
+    taper: float = eqx.field(static=True)
+    rows: Features | None = None
+    mesh: Mesh | None = eqx.field(static=True, default=None)
+
+    @property
+    def apart(self) -> bool:
+        """Where there is a mesh."""
+        return self.mesh is not None
+
+    @property
+    def num(self) -> int:
+        """One for each row of the data, and those of `rows`."""
+        return self.X.shape[0] + (0 if self.rows is None else self.rows.num)
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of a point."""
+        return self.X.shape[1]
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """The features, nearly all of them zero."""
+        a, c = self.coefficients(X)
+        features = jnp.zeros((X.shape[0], self.X.shape[0]), a.dtype)
+        features = jax.vmap(lambda row, i, values: row.at[i].add(values))(features, c, a)
+        if self.rows is None:
+            return features
+        return jnp.concatenate([features, features @ self.rows(self.X)], axis=1)
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
+        """a(x)ᵀ r_c at every row x of X."""
+
+        def at(X: Float[Array, "t d"], of: Projection, weights: Float[Array, "N s"]) -> Float[Array, "t s"]:
+            return map_rows(lambda x: of._sum(*of.coefficients(x), weights), X, QUERIES)
+
+        return share(self.mesh, at, (X,), (self, weights))
+
+    def with_reference(
+        self,
+        X: Float[Array, "n d"],
+        weights: Float[Array, "m s"] | None,
+        observed: tuple[Float[Array, "N s"], ...],
+    ) -> tuple[Float[Array, "n s"] | float, Float[Array, "n s"], Float[Array, "n"]]:
+        """a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of their errors.
+
+        Those of f(x) from b = f(X) + ε, which is the sum of `observed`, have errors of the variance
+        k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is 0.
+        """
+
+        def at(
+            X: Float[Array, "t d"],
+            of: Projection,
+            weights: Float[Array, "m s"] | None,
+            observed: tuple[Float[Array, "N s"], ...],
+        ) -> Float[Array, "t u"]:
+            def some(x: Float[Array, "q d"]) -> Float[Array, "q u"]:
+                a, variance, c = of._projected(x)
+                added = [] if weights is None else [of._sum(a, c, weights)]
+                b = functools.reduce(jnp.add, [part[c] for part in observed])
+                return jnp.concatenate([*added, jnp.einsum("nm,nms->ns", a, b), variance[:, None]], axis=1)
+
+            return map_rows(some, X, QUERIES)
+
+        values, s = share(self.mesh, at, (X,), (self, weights, observed)), observed[0].shape[1]
+        return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
+
+    def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
+        """a(x) and the rows c that it belongs to."""
+        a, _, c = self._projected(X)
+        return a, c
+
+    def _sum(self, a: Float[Array, "n m"], c: Int[Array, "n m"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
+        r = weights[c]
+        if self.rows is not None:
+            rows, below = self.rows, weights[self.X.shape[0] :]
+            evaluated = map_rows(lambda x: rows.apply(x, below), self.X[c].reshape(-1, self.inputs))
+            r = r + evaluated.reshape(r.shape)
+        return jnp.einsum("nm,nms->ns", a, r)
+
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """a(xᵢ)ᵀ r_c, each point with residuals of its own."""
+        a, c = self.coefficients(X)
+        r = jnp.take_along_axis(weights, c, axis=1)
+        if self.rows is not None:
+            rows, below = self.rows, weights[:, self.X.shape[0] :]
+            r = r + jax.lax.map(lambda at: rows.apply(self.X[at[0]], at[1][:, None])[:, 0], (c, below))
+        return jnp.sum(a * r, axis=1)
+
+    def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
+        c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
+        return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
+
+    def _projected_at(
+        self, x: Float[Array, "d"], X_c: Float[Array, "m d"], noise: Float[Array, "m"]
+    ) -> tuple[Float[Array, "m"], Float[Array, ""]]:
+        K, k = self.kernel(X_c, X_c), self.kernel(X_c, x[None])[:, 0]
+        u = self._fade(self.kernel.coordinates(X_c) - self.kernel.coordinates(x[None]))
+        v = self.kernel.diag(x[None])[0]
+        resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
+        diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
+        H = u[:, None] * K * u[None, :] + jnp.diag(diagonal)
+        a = u * definite_solve(H, u * k)
+        variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
+        rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
+        return a, jnp.where(variance > 10 * rounding, variance, 0)
+
+    def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
+        """u: one for the nearest, zero for the last, continuous in x since distances in order are."""
+        m = difference.shape[0]
+        if self.taper == 0 or m in (1, self.X.shape[0]):
+            return jnp.ones(m, difference.dtype)
+        return fade(jnp.sum(difference**2, axis=1), self.taper)
+
+
+def fade(r2: Float[Array, "m"], taper: float) -> Float[Array, "m"]:
+    """One up to the squared distance of rank (1 − taper) m, then smoothly to zero at the last of them."""
+    inner, edge = r2[int((1 - taper) * (r2.shape[0] - 1))], r2[-1]
+    width = edge - inner + 1e-3 * edge  # never zero, however many neighbours are equally far away
+    t = jnp.where(edge > 0, jnp.clip((edge - r2) / jnp.where(edge > 0, width, 1), 0, 1), 1)
+    return t**2 * (3 - 2 * t)
+
+
+class Local(eqx.Module):
+    """Asks `condition` for one more block projection, at each point where the posterior is evaluated.
+
+    A stochastic solver resolves the large eigenvalues of K, long-range and smooth, in its first passes over the data.
+    What it leaves is short-range, and concerns only the neighbourhood of a point. There, the `neighbours` nearest rows
+    of the data finish the solve. The last of them, a share `taper`, are faded out, so that samples are continuous.
+    """
+
+    neighbours: int = 128
+    taper: float = 0.25
+
+    def __check_init__(self) -> None:
+        checks.at_least(self.neighbours, 1, "Local.neighbours")
+        if not 0 <= self.taper < 1:
+            raise ValueError(f"Local.taper must be at least 0 and below 1, but it is {self.taper}.")
+
+    def projection(
+        self,
+        system: System,
+        search: Callable[[Float[Array, "N e"]], Neighbours] = search,
+    ) -> Projection:
+        """The features of the projection for a system, with a search for neighbours in the kernel's coordinates."""
+        X, noise = system.everywhere(system.X), system.everywhere(system.noise_diagonal)
+        index = everywhere(system.mesh, search(system.kernel.coordinates(X)))
+        neighbours = min(self.neighbours, system.size)
+        return Projection(system.kernel, X, noise, index, neighbours, self.taper, mesh=system.mesh)

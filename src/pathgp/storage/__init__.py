@@ -1,0 +1,5 @@
+"""Models in safetensors files. Loading executes nothing, and validates what it reads."""
+
+from pathgp.storage.model_file import Classes, Metadata, Path, load, metadata, refusing, save
+
+__all__ = ["Classes", "Metadata", "Path", "load", "metadata", "refusing", "save"]

@@ -1,0 +1,353 @@
+"""Models in files: arrays as tensors of one safetensors file, everything else as JSON in its header.
+
+A file holds values, never code: reading one constructs only classes of a fixed list, whose names it may mention, and
+a checksum of all that it holds tells damage from data. The checksum is no signature, so values are validated too.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from safetensors import SafetensorError, safe_open
+
+from pathgp import functions, kernels, likelihood, solvers
+from pathgp._checks import check_not_forked
+from pathgp.kernels import features
+from pathgp.kernels.tanimoto import MinHash
+from pathgp.linalg.neighbours import Exhaustive, Tree, tree_of_rows
+from pathgp.linalg.precision import working_in
+from pathgp.posterior import GP, Posterior, Predictor
+from pathgp.posterior.variance import ExactVariance, VarianceRatio
+from pathgp.runs.atomic import write_tensors
+from pathgp.solvers.local import Local, Projection
+from pathgp.storage import validation
+from pathgp.system import System, Targets
+from pathgp.system.dense import factor_of
+
+FORMAT = 1
+"""The version of the format: a file of a later one is refused, and an earlier one stays readable."""
+
+OWN_READERS = ("PathGPRegressor", "ThompsonSampler")
+"""What has a `load` of its own, by the word of its metadata."""
+
+Metadata = Mapping[str, Any]
+Path = str | os.PathLike[str]
+Classes = tuple[type, ...]
+
+CLASSES: tuple[type, ...] = (
+    *(features.Fourier, features.Constant, features.Stacked, functions.Canonical, functions.Function, MinHash),
+    *(kernels.RBF, kernels.Matern12, kernels.Matern32, kernels.Matern52, kernels.RationalQuadratic),
+    *(kernels.Tanimoto, kernels.Sum, kernels.Product),
+    *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
+    *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
+    *(solvers.Info, solvers.Solution, solvers.Variational),
+    *(System, Targets, Local, Projection, GP, Posterior, Predictor, VarianceRatio, ExactVariance),
+    *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
+    *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
+)
+"""What a file can name."""
+
+
+def save(
+    path: Path,
+    value: Any,
+    *,
+    metadata: Metadata | None = None,
+    classes: Classes = (),
+) -> None:
+    """Writes a posterior, a predictor, or any other value made of the library's classes to one file.
+
+    The value may have tuples, lists, dictionaries with text for keys, arrays of JAX and NumPy, random keys, numbers,
+    text and None at any depth; an array that occurs several times is written once. `metadata`, anything that JSON can
+    say, is kept beside it and read by `metadata(path)`. Classes of one's own, for instance a kernel, are saved if they
+    are named in `classes` here and when they are loaded.
+
+    What follows from the rest is left out: the search for neighbours is rebuilt when the file is read, and a kernel
+    matrix that was kept is computed in tiles from then on.
+    """
+    encoder = Encoder(_by_name(classes))
+    structure = json.dumps(encoder.encode(value, "value"), allow_nan=False)
+    header = {
+        "format": "pathgp",
+        "format_version": str(FORMAT),
+        "pathgp_version": version("pathgp"),
+        "metadata": json.dumps(dict(metadata or {}), allow_nan=False),
+        "structure": structure,
+    }
+    header["checksum"] = _checksum(header, encoder.tensors)
+    write_tensors(pathlib.Path(path), encoder.tensors, header)
+
+
+def load(path: Path, *, classes: Classes = ()) -> Any:
+    """The value that `save` wrote, with the same bits. Executes nothing that stands in the file.
+
+    Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
+    """
+    check_not_forked()
+    header, tensors = _read(path)
+    decoder = Decoder(_by_name(classes), tensors, path)
+    try:
+        with refusing(path):
+            return decoder.decode(json.loads(header["structure"]))
+    except Refused:
+        kind = metadata(path).get("kind")
+        if kind in OWN_READERS and not classes:
+            raise Refused(f"{path} holds a {kind}: read it with `{kind}.load`.") from None
+        raise
+
+
+def metadata(path: Path) -> dict[str, Any]:
+    """What was said about the value when it was saved, and the versions that wrote it; the tensors are not read."""
+    with _opened(path) as file:
+        header = _header(file, path)
+    try:
+        said = dict(json.loads(header["metadata"]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(path) from error
+    return {"pathgp_version": header["pathgp_version"], "format_version": int(header["format_version"]), **said}
+
+
+class Refused(ValueError):
+    """A file that cannot be read, with a sentence that names it."""
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turns whatever is raised by the content of a file into a `Refused` that names the file."""
+    try:
+        yield
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        raise Refused(f"{path} does not hold a valid model: {kind}{reason}. Save the model again.") from error
+
+
+class Codec(NamedTuple):
+    """How a class is written and read where not all of its fields are."""
+
+    fields: Callable[[Any], dict[str, Any]]
+    build: Callable[..., Any]
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, tuple):
+        return value._asdict()  # pyright: ignore[reportAttributeAccessIssue]
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _projection_fields(projection: Projection) -> dict[str, Any]:
+    """Of the search for neighbours only in which leaf of the tree each row is: the rest follows from X."""
+    index = projection.index
+    rows = index.leaves if isinstance(index, Tree) else None
+    kept = index if not isinstance(index, Tree | Exhaustive) else None
+    return _fields(projection) | {"index": kept, "leaves": rows}
+
+
+def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
+    if index is None:
+        with working_in(fields["X"].dtype):
+            points = fields["kernel"].coordinates(fields["X"])
+            if leaves is not None and not np.array_equal(np.sort(leaves[leaves >= 0]), np.arange(len(points))):
+                raise ValueError("the leaves of a search tree do not hold each row once.")
+            index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
+    return Projection(index=index, **fields)
+
+
+def _exact_variance(**fields: Any) -> ExactVariance:
+    """The factor follows from the rest, and is larger than all of it."""
+    with working_in(fields["X"].dtype):
+        return ExactVariance(**fields, factor=factor_of(System(fields["kernel"], fields["X"], fields["noise"])))
+
+
+CODECS = {
+    ExactVariance: Codec(lambda e: {name: v for name, v in _fields(e).items() if name != "factor"}, _exact_variance),
+    Projection: Codec(_projection_fields, _projection),
+    System: Codec(lambda s: _fields(s) | {"K": None}, System),
+}
+
+
+class Encoder:
+    """Turns a value into JSON, and collects its arrays on the way."""
+
+    def __init__(self, classes: dict[str, type]) -> None:
+        self.classes = classes
+        self.tensors: dict[str, np.ndarray] = {}
+        self.names: dict[int, str] = {}
+        self.alive: list[Any] = []
+
+    def tensor(self, array: Any) -> str:
+        """The name of an array, the same for the same array."""
+        if id(array) not in self.names:
+            self.alive.append(array)  # an id is only taken by one array as long as that lives
+            self.names[id(array)] = name = str(len(self.names))
+            self.tensors[name] = np.ascontiguousarray(array).reshape(np.shape(array))
+        return self.names[id(array)]
+
+    def encode(self, value: Any, where: str) -> Any:
+        """JSON for a value; `where` names it in errors."""
+        match value:
+            case None | bool() | str():
+                return value
+            case float() if not math.isfinite(value):
+                return {"float": str(value)}
+            case int() | float() if not isinstance(value, np.generic):
+                return value
+            case jax.Array() if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+                return {"key": str(jax.random.key_impl(value)), "data": self.tensor(jax.random.key_data(value))}
+            case jax.Array():
+                return {"jax": self.tensor(value)}
+            case np.ndarray() | np.generic() if value.dtype.kind in "biuf":
+                return {"numpy": self.tensor(value)}
+            case Mesh():
+                raise ValueError(f"{where} says that rows are split over devices: save `posterior.gathered()`.")
+            case list():
+                return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+            case dict() if all(isinstance(key, str) for key in value):
+                return {"dict": {key: self.encode(item, f"{where}[{key!r}]") for key, item in value.items()}}
+        name = type(value).__name__
+        if self.classes.get(name) is type(value):
+            codec = CODECS.get(type(value))
+            fields = codec.fields(value) if codec else _fields(value)
+            return {"class": name, "fields": {key: self.encode(v, f"{where}.{key}") for key, v in fields.items()}}
+        if type(value) is tuple:
+            return {"tuple": [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+        what = "a function" if callable(value) and not isinstance(value, eqx.Module) else f"of class {name}"
+        raise ValueError(
+            f"{where} is {what}, which a file cannot hold: it holds arrays, numbers, text and the classes of pathgp. "
+            "Put something else in its place, or name a class of your own in `classes`."
+        )
+
+
+class Decoder:
+    """Turns JSON and tensors back into the value."""
+
+    def __init__(self, classes: dict[str, type], tensors: dict[str, np.ndarray], path: Path) -> None:
+        self.classes, self.tensors, self.path = classes, tensors, path
+        self.arrays: dict[str, jax.Array] = {}
+
+    def array(self, name: str) -> jax.Array:
+        """The JAX array of a tensor, the same for the same name."""
+        if name not in self.arrays:
+            tensor = self.tensors[name]
+            with jax.enable_x64(tensor.dtype.itemsize == 8):  # a model keeps its precision, whatever JAX's is
+                self.arrays[name] = jnp.asarray(tensor)
+        return self.arrays[name]
+
+    def decode(self, node: Any) -> Any:
+        """The value of a piece of JSON."""
+        match node:
+            case list():
+                return [self.decode(item) for item in node]
+            case {"float": text}:
+                return float(text)
+            case {"jax": name}:
+                return self.array(name)
+            case {"numpy": name}:
+                return self.tensors[name][()]
+            case {"key": impl, "data": name}:
+                return jax.random.wrap_key_data(self.array(name), impl=impl)
+            case {"tuple": items}:
+                return tuple(self.decode(item) for item in items)
+            case {"dict": items}:
+                return {key: self.decode(item) for key, item in items.items()}
+            case {"class": name, "fields": fields}:
+                return self.build(name, {key: self.decode(item) for key, item in fields.items()})
+        return node
+
+    def build(self, name: str, fields: dict[str, Any]) -> Any:
+        """A value of a class of the list."""
+        cls = self.classes.get(name)
+        if cls is None:
+            raise Refused(
+                f"{self.path} holds a {name}, which is no class of this version of pathgp: if it is one of your own, "
+                "name it in `classes`; else update pathgp."
+            )
+        codec = CODECS.get(cls)
+        value = codec.build(**fields) if codec else _built(cls, fields)
+        if cls.__module__.startswith("pathgp."):  # annotations in classes of the user may be wrong
+            validation.check(value)
+        return value
+
+
+def _built(cls: type, fields: dict[str, Any]) -> Any:
+    """A value of a class with these fields as they are: a constructor would convert them to another precision."""
+    if issubclass(cls, tuple):
+        return cls(**fields)
+    value = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in fields and field.default is dataclasses.MISSING:
+            raise KeyError(f"{cls.__name__}.{field.name}")
+        object.__setattr__(value, field.name, fields.get(field.name, field.default))
+    return value
+
+
+def _by_name(classes: Classes) -> dict[str, type]:
+    return {cls.__name__: cls for cls in (*classes, *CLASSES)}
+
+
+def _checksum(header: dict[str, str], tensors: dict[str, np.ndarray]) -> str:
+    """SHA-256 of the header without this entry, and of the name, type, shape and bytes of each tensor."""
+    digest = hashlib.sha256()
+    for name in sorted(header.keys() - {"checksum"}):
+        digest.update(f"{name}={len(header[name].encode())}:{header[name]};".encode())
+    for name in sorted(tensors):
+        digest.update(f"{name}:{tensors[name].dtype.str}:{tensors[name].shape};".encode())
+        digest.update(tensors[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _opened(path: Path) -> Any:
+    if not pathlib.Path(path).is_file():
+        raise FileNotFoundError(f"{path} is not a file: give the path of a saved model.")
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a whole safetensors file ({error}): it was cut short, is damaged, or is of another kind. "
+            "Copy or save it again."
+        ) from error
+
+
+def _damaged(path: Path) -> ValueError:
+    return ValueError(f"{path} is damaged: its checksum is not that of its content. Copy or save it again.")
+
+
+def _header(file: Any, path: Path) -> dict[str, str]:
+    header = file.metadata() or {}
+    if header.get("format") != "pathgp" or not re.fullmatch("[0-9]{1,9}", header.get("format_version", "")):
+        raise ValueError(f"{path} is a safetensors file, but not one that pathgp wrote, or its header is damaged.")
+    if int(header["format_version"]) > FORMAT:
+        raise ValueError(
+            f"{path} has format {header['format_version']}, written by pathgp {header.get('pathgp_version')}, but this "
+            f"version ({version('pathgp')}) reads formats up to {FORMAT}: update pathgp."
+        )
+    if not {"checksum", "structure", "metadata", "pathgp_version"} <= header.keys():
+        raise _damaged(path)
+    return header
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    with _opened(path) as file:
+        header = _header(file, path)
+        try:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a dictionary
+        except (SafetensorError, TypeError) as error:
+            raise _damaged(path) from error
+    if _checksum(header, tensors) != header["checksum"]:
+        raise _damaged(path)
+    return header, tensors

@@ -1,0 +1,217 @@
+"""Checks of values that were not built by their constructors, because they were read from a file.
+
+The field annotations of a class are its specification: `check` compares each field with its annotation, dimension
+names included, and applies the checks of the constructor. `RULES` adds what annotations cannot say.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Shaped, jaxtyped
+
+from pathgp import _checks as checks
+from pathgp.functions import Canonical, Function
+from pathgp.kernels.features import Fourier
+from pathgp.kernels.tanimoto import MinHash, Tanimoto
+from pathgp.linalg.precision import dtype_of, working_in
+from pathgp.posterior.posterior import Posterior
+from pathgp.posterior.predict import Predictive
+from pathgp.posterior.variance import ExactVariance
+from pathgp.solvers.local import Local, Projection
+from pathgp.system.system import System
+
+MOST_COUNTS = 1000
+"""Each count is a matrix product in the compiled kernel: with more of them, compilation would take minutes."""
+
+
+def check(value: Any) -> None:
+    """Raises an error unless the fields of a value are what the constructor of its class could have made of them."""
+    cls = type(value)
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    names = [field.name for field in fields] if fields else getattr(value, "_fields", ())  # those of a named tuple
+    values = {name: getattr(value, name) for name in names}
+    check_types(values, typing.get_type_hints(cls), cls.__name__)
+    with jax.enable_x64(True):  # converters are called for their checks: they must not round what they are given
+        for field in fields:
+            if (converter := field.metadata.get("converter")) is not None:
+                converter(_on_host(values[field.name]))
+    with working_in(dtype_of(value)):
+        for base in cls.__mro__:
+            if "__check_init__" in vars(base):
+                vars(base)["__check_init__"](value)
+            if base in RULES:
+                RULES[base](value)
+
+
+def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str) -> None:
+    """Raises `ValueError` unless each value conforms to its type hint, and all floating-point arrays are finite."""
+    with jaxtyped("context"):  # in which a dimension has one size
+        for name, value in values.items():
+            if not _conforms(value, hints[name]):
+                expected = hints[name].__name__ if isinstance(hints[name], type) else hints[name]
+                raise ValueError(f"{owner}.{name} must be of type {expected}, but it is {_described(value)}.")
+            if _is_array(value) and jnp.issubdtype(value.dtype, jnp.floating) and not np.isfinite(value).all():
+                raise ValueError(f"{owner}.{name} has NaN or infinite entries.")
+
+
+def check_shapes(arrays: Iterable[tuple[str, Any, str]]) -> None:
+    """Raises `ValueError` unless arrays, each given as (name, array or None, dimensions), agree on all dimensions."""
+    with jaxtyped("context"):
+        for name, array, dimensions in arrays:
+            if array is not None and not _conforms(array, Shaped[Any, dimensions]):
+                raise ValueError(f"the shape {np.shape(array)} of {name} does not fit the other arrays.")
+
+
+def check_positive(values: Any, name: str) -> None:
+    """Raises `ValueError` unless all entries are positive, in whatever precision they are."""
+    if not np.all(np.asarray(values) > 0):
+        raise ValueError(f"{name} must be positive, but its least entry is {np.min(values)}.")
+
+
+@typing.no_type_check  # a function whose types are checked at run time has dimensions of its own
+def _conforms(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; a scalar of NumPy or JAX may stand for a number, and an integer for a float."""
+    origin, items = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_conforms(value, item) for item in items)
+    if origin in (int, float):
+        number = np.asarray(value)
+        kinds = "iu" if origin is int else "iuf"
+        return number.ndim == 0 and number.dtype.kind in kinds and not np.isnan(number)
+    if origin is bool:
+        return isinstance(value, bool | np.bool_)
+    if origin is dict:
+        return isinstance(value, dict) and all(_conforms(item, items[1]) for item in value.values())
+    if origin in (list, tuple):
+        if not isinstance(value, origin):
+            return False
+        of_each = items[:1] * len(value) if origin is list or items[-1] is ... else items
+        return len(value) == len(of_each) and all(map(_conforms, value, of_each))
+    return isinstance(value, origin)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | np.generic)
+
+
+def _on_host(value: Any) -> Any:
+    return np.asarray(value) if _is_array(value) else value
+
+
+def _described(value: Any) -> str:
+    if _is_array(value):
+        return f"an array of type {value.dtype} and shape {value.shape}"
+    shown = repr(value) if isinstance(value, int | float | str | None) else ""
+    return shown if 0 < len(shown) < 80 else f"of type {type(value).__name__}"
+
+
+def _point(inputs: int | None) -> jax.ShapeDtypeStruct:
+    """The shape and type of one point, to trace a function with: that computes nothing."""
+    return jax.ShapeDtypeStruct((1, 1 if inputs is None else inputs), jnp.result_type(float))
+
+
+def _check_function(f: Function) -> None:
+    """There is a weight for each feature."""
+    features = jax.eval_shape(f.features, _point(f.features.inputs))
+    if not _is_array(f.weights) or features.shape != (1, f.weights.shape[0]):
+        raise ValueError(f"Function.weights is {_described(f.weights)}, but there are {f.features.num} features.")
+
+
+def _check_projection(projection: Projection) -> None:
+    Local(projection.neighbours, projection.taper)
+    check_positive(projection.noise, "Projection.noise")
+    if projection.neighbours > projection.X.shape[0]:
+        raise ValueError(f"Projection.neighbours is {projection.neighbours}, which is more than there are rows.")
+
+
+def _check_system(system: System) -> None:
+    check_positive(system.noise, "System.noise")
+    check_positive(system.tile, "System.tile")
+    checks.noise_variance(system.noise, system.X.shape[0], "System.noise")
+    point = _point(system.X.shape[1])
+    jax.eval_shape(system.kernel, point, point)
+
+
+def _check_predictive(p: Predictive) -> None:
+    """Rows, inputs and columns are the same everywhere, and predictions can be traced."""
+    update, projection = p.update_at_points, p.projection
+    if not isinstance(update.features, Canonical):
+        raise ValueError(f"the update must have canonical features, but they are {_described(update.features)}.")
+    points, weights = update.features.points, update.weights
+    (rows, columns), (_, inputs) = p.observed[0].shape, points.shape
+    unfinished = p.unfinished
+    has_points_below = unfinished is not None and unfinished.shape[0] != rows
+    check_shapes(
+        [
+            *(("the observations", part, "N s") for part in p.observed),
+            ("the points", points, "M d"),
+            ("the weights", weights, "M s"),
+            ("Projection.X", None if projection is None else projection.X, "N d"),
+            ("unfinished", unfinished, "N+M s" if has_points_below else "N s"),
+            ("ExactVariance.X", None if p.exact is None else p.exact.X, "N d"),
+        ]
+    )
+    if p.num_samples >= columns or p.draws.features.inputs != inputs:
+        raise ValueError(f"the prior draws do not fit {columns} columns of functions of {inputs} inputs.")
+    point = _point(inputs)
+    jax.eval_shape(p.mean, point)
+    if p.num_samples:
+        jax.eval_shape(p.predict, point)
+
+
+def _check_posterior(p: Posterior) -> None:
+    solution, noise, draws = p.solution, p.gp.noise, p.targets.draws
+    check_shapes(
+        [
+            ("System.X", p.system.X, "N d"),
+            ("GP.noise", noise if noise.ndim else None, "N"),
+            ("Targets.signal", p.targets.signal, "N s"),
+            ("Solution.points", solution.points, "M d"),
+            ("Solution.weights", solution.weights, "M s"),
+            ("Solution.residual", solution.residual, "N s"),
+            ("Info.relative_residual", p.info.relative_residual, "s"),
+            ("the points of the solver", p.solver.support(p.system), "_ d"),
+            ("the prior draws", p.prior.weights, "_ samples"),
+            ("Targets.draws", None if draws is None else draws.weights, "_ samples"),
+        ]
+    )
+    rows = np.zeros(0) if solution.rows is None else np.asarray(solution.rows)
+    if np.any((rows < 0) | (rows >= p.system.X.shape[0])):
+        raise ValueError("Solution.rows has indices of rows that do not exist.")
+
+
+def _check_fourier(features: Fourier) -> None:
+    if np.any(np.asarray(features.power) < 0):
+        raise ValueError("Fourier.power has negative entries.")
+
+
+def _check_tanimoto(kernel: Tanimoto) -> None:
+    if kernel.max_count is not None and kernel.max_count > MOST_COUNTS:
+        raise ValueError(f"Tanimoto.max_count must be at most {MOST_COUNTS}, but it is {kernel.max_count}.")
+
+
+def _check_hashes(features: MinHash) -> None:
+    for name in ("r", "c", "variance"):
+        check_positive(getattr(features, name), f"MinHash.{name}")
+
+
+RULES: dict[type, Callable[[Any], None]] = {
+    Fourier: _check_fourier,
+    MinHash: _check_hashes,
+    Tanimoto: _check_tanimoto,
+    Function: _check_function,
+    Projection: _check_projection,
+    System: _check_system,
+    Predictive: _check_predictive,
+    Posterior: _check_posterior,
+    ExactVariance: lambda exact: check_positive(exact.noise, "ExactVariance.noise"),
+}
+"""What a value of each class must fulfil beside its annotations."""

@@ -1,0 +1,1 @@
+"""The paper's experiments, its data sets, and benchmarks beside other libraries: `pathgp experiment | bench | data`."""

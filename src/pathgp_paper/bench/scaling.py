@@ -1,0 +1,338 @@
+# pyright: reportCallIssue=false
+"""The cost model of docs/scaling.md beside measurements, and its tables on paper:
+
+    python -m pathgp_paper.bench.scaling fits [--out FILE]      whole fits: seconds and peak memory beside the estimate
+    python -m pathgp_paper.bench.scaling steps [--out FILE]     a pass or a step of each solver beside its count of work
+    python -m pathgp_paper.bench.scaling memmap [--rows 2000000] [--out FILE]
+    python -m pathgp_paper.bench.scaling paper                  tables for many accelerators, computed, not measured
+
+`fits` and `memmap` write a synthetic .npy file a piece at a time, and run `pathgp fit` on it in a process of its own.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from pathgp import GP, condition
+from pathgp.cli.bench import store
+from pathgp.cli.budget import Rates, measured_rates
+from pathgp.kernels import Matern32
+from pathgp.solvers import CG, SAP, SDD, SGD, Every, InducingCG, InducingSGD
+
+INPUTS = 10
+BATCH, FEATURES, BLOCK, FACTOR_BYTES, RANK = 512, 100, 1024, 512 * 2**20, 100
+FLOAT = 4
+
+
+class Sizes(NamedTuple):
+    """Rows, inputs, columns (the mean and the samples), inducing points, devices."""
+
+    N: int
+    d: int
+    c: int
+    M: int
+    P: int
+
+
+class Step(NamedTuple):
+    """What a pass or a step takes, on all devices together, and what each of them holds and sends."""
+
+    entries: float
+    """Kernel entries computed, each for a product with all columns."""
+    again: float
+    """Entries used in a second product."""
+    alike: float
+    """Operations that every device does, the same ones."""
+    moved: float
+    """Bytes of columns and inputs read and written, beside the tiles."""
+    held: float
+    """Bytes on each device."""
+    sent: float
+    """Bytes that each device sends."""
+    reductions: float
+    """How often devices wait for each other."""
+
+
+def sap_pass(z: Sizes) -> Step:
+    """N/b projections. Factors that are not kept are computed anew, by every device: (4/3) b³ operations each."""
+    steps, b = z.N / BLOCK, BLOCK
+    kept = FLOAT * z.N * b <= FACTOR_BYTES
+    alike = steps * (4 * b**2 * z.c + (0 if kept else 4 / 3 * b**3))
+    moved = steps * FLOAT * z.N * (z.d + 14 * z.c)
+    held = FLOAT * z.N / z.P * (18 * z.c + 4 * z.d) + min(FLOAT * z.N * b, FACTOR_BYTES)
+    sent = 0 if z.P == 1 else steps * 2 * FLOAT * b * (z.d + z.c + 1) + FLOAT * z.N * z.c
+    return Step(z.N**2, 0, alike, moved, held, sent, 0 if z.P == 1 else steps)
+
+
+def cg_step(z: Sizes) -> Step:
+    """One product with K, and the preconditioner of rank 100; the rows go round in a ring."""
+    held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d + 4 * RANK)
+    moved = FLOAT * z.N * (12 * z.c + 2 * RANK)
+    return Step(z.N**2, 0, 0, moved, held, FLOAT * (z.P - 1) * z.N / z.P * (z.d + z.c), z.P - 1)
+
+
+def sdd_step(z: Sizes) -> Step:
+    """A batch against all rows; momentum and average of all coordinates."""
+    held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d)
+    sent = 0 if z.P == 1 else 2 * FLOAT * BATCH * (z.d + z.c)
+    return Step(BATCH * z.N, 0, 0, FLOAT * z.N * 9 * z.c, held, sent, 0 if z.P == 1 else 2)
+
+
+def sgd_step(z: Sizes) -> Step:
+    """A batch against all rows and back, and features at all rows, used twice."""
+    held = FLOAT * z.N / z.P * (12 * z.c + 4 * z.d + 1.5 * FEATURES)
+    sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + FEATURES * z.c)
+    entries, moved = (2 * BATCH + FEATURES) * z.N, FLOAT * z.N * (14 * z.c + 3 * FEATURES)
+    return Step(entries, FEATURES * z.N, 0, moved, held, sent, 0 if z.P == 1 else 3)
+
+
+def inducing_cg_step(z: Sizes) -> Step:
+    """All rows against all points, each tile used twice, every tenth step once more; four triangular solves."""
+    held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M**2 + 8 * z.M * z.c)
+    entries, sent = 1.1 * z.N * z.M + z.M**2, 0 if z.P == 1 else 1.1 * 2 * 2 * FLOAT * z.M * z.c
+    moved = FLOAT * 1.1 * z.N * z.d
+    return Step(entries, 1.1 * z.N * z.M, 4 * z.M**2 * z.c, moved, held, sent, 0 if z.P == 1 else 2.2)
+
+
+def inducing_sgd_step(z: Sizes) -> Step:
+    """A batch against all points and back, and features at the points, used twice."""
+    held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M * (6 * z.c + 2 * FEATURES))
+    sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + z.M * z.c)
+    entries, moved = (2 * BATCH + FEATURES) * z.M, FLOAT * z.M * (14 * z.c + 3 * FEATURES)
+    return Step(entries, FEATURES * z.M, 0, moved, held, sent, 0 if z.P == 1 else 3)
+
+
+STEPS = {
+    "SAP, a pass": sap_pass,
+    "CG, a step": cg_step,
+    "SDD, a step": sdd_step,
+    "SGD, a step": sgd_step,
+    "InducingCG, a step": inducing_cg_step,
+    "InducingSGD, a step": inducing_sgd_step,
+}
+
+
+class Accelerator(NamedTuple):
+    """What is assumed of one: operations and bytes a second that programs reach, memory, link, and a wait."""
+
+    flops: float = 1e13
+    bandwidth: float = 1.5e12
+    memory: float = 80e9
+    link: float = 5e10
+    latency: float = 3e-5
+    evaluation: float = 20
+    """Operations of the square root, the exponential and the rest of an entry."""
+    tile_bytes: float = 8
+    """Bytes of an entry that is written to memory and read again."""
+
+
+def seconds_on(z: Sizes, step: Step, of: Accelerator) -> float:
+    """Computing or moving, whichever takes longer, shared by all; then what all do alike, and what they send."""
+    computing = step.entries * (2 * z.d + of.evaluation + 2 * z.c) + step.again * 2 * z.c
+    moving = step.entries * of.tile_bytes + step.moved
+    shared = max(computing / of.flops, moving / of.bandwidth) / z.P
+    return shared + step.alike / of.flops + step.sent / of.link + step.reductions * of.latency
+
+
+def at_the_start(z: Sizes) -> float:
+    """Bytes on the first device of each process before rows are split: X, and the right-hand sides being made."""
+    return FLOAT * z.N * (z.d + 4 * z.c)
+
+
+ROWS = {10**7: "10 million rows", 10**8: "100 million", 10**9: "1 billion"}
+
+
+def paper(name: str, points: int = 20_000) -> str:
+    """The table of a solver for 10 inputs and 16 samples, on 8 to 1024 accelerators."""
+    of = Accelerator()
+    lines = [f"| {name} | accelerators | seconds | GB on each | GB at the start | GB sent |", "|---:|" + "---:|" * 5]
+    for N in ROWS:
+        for P in (8, 64, 256, 1024):
+            z = Sizes(N, INPUTS, 17, points, P)
+            step = STEPS[name](z)
+            start = at_the_start(z)
+            mark = " ¹" if max(start, step.held) > of.memory else ""
+            cells = [ROWS[N], f"{P}", _digits(seconds_on(z, step, of)), f"{_digits(step.held / 1e9)}"]
+            lines.append("| " + " | ".join([*cells, f"{_digits(start / 1e9)}{mark}", _digits(step.sent / 1e9)]) + " |")
+    return "\n".join(lines)
+
+
+PAPER = ("SAP, a pass", "SDD, a step", "InducingCG, a step")
+
+
+def _digits(x: float) -> str:
+    """Two digits that count, and no exponent."""
+    if x == 0:
+        return "0"
+    places = max(0, 1 - math.floor(math.log10(abs(x))))
+    return f"{x:,.{min(places, 5)}f}"
+
+
+def write_rows(path: pathlib.Path, rows: int, at_once: int = 65_536) -> None:
+    """A known function of ten inputs with noise, the target in the last column."""
+    table = np.lib.format.open_memmap(path, "w+", np.float64, (rows, INPUTS + 1))
+    rng = np.random.default_rng(0)
+    for start in range(0, rows, at_once):
+        X = rng.normal(size=(min(at_once, rows - start), INPUTS))
+        f = np.sin(2 * X[:, 0]) + X[:, 1] * np.cos(X[:, 2]) + 0.5 * np.sin(X[:, 3] + X[:, 4])
+        table[start : start + len(X)] = np.column_stack([X, f + 0.3 * rng.normal(size=len(X))])
+    table.flush()
+
+
+MEASURED = """
+import pathlib, re, sys
+from pathgp.cli import main
+code = main(sys.argv[1:])
+print(int(re.search(r"VmHWM:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) * 1024)
+sys.exit(code)
+"""
+
+
+def fit(rows: int, samples: int, solver: str, points: int | None = None) -> dict:
+    """`pathgp fit` on a .npy file of so many rows: what it took, and what it had said."""
+    with tempfile.TemporaryDirectory() as folder:
+        data, model = pathlib.Path(folder, "rows.npy"), pathlib.Path(folder, "model.safetensors")
+        write_rows(data, rows)
+        words = [
+            "fit",
+            data,
+            "--target",
+            INPUTS,
+            "--num-samples",
+            samples,
+            "--solver",
+            solver,
+            "--out",
+            model,
+            "--json",
+        ]
+        words += [] if points is None else ["--points", points]
+        clock = time.perf_counter()
+        command = [sys.executable, "-c", MEASURED, *map(str, words)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        seconds = time.perf_counter() - clock
+        if run.returncode:
+            raise SystemExit(run.stderr)
+        told, peak = run.stdout.splitlines()
+        result, said = json.loads(told), re.search(r"this will take (.*)\.\n", run.stderr)
+        found = {
+            "rows": rows,
+            "samples": samples,
+            "solver": solver,
+            "points": points,
+            "said": said[1] if said else "",
+            "seconds": seconds,
+            "expected_seconds": result["expected"]["seconds"],
+            "gigabytes": int(peak) / 1e9,
+            "expected_gigabytes": result["expected"]["gigabytes"],
+            "file_gigabytes": data.stat().st_size / 1e9,
+            "solve_seconds": result["solve_seconds"],
+            "passes": result["passes"],
+            "noise_variance": result["noise_variance"],
+            "relative_residual": result["relative_residual"],
+        }
+    times, memory = (found[k] / found[f"expected_{k}"] for k in ("seconds", "gigabytes"))
+    print(
+        f"{rows:>9,} rows {samples:>3} samples  {found['said']}: took {seconds:.0f} s ({times:.2f} of it) and "
+        f"{found['gigabytes']:.2f} GB ({memory:.2f} of it)",
+        flush=True,
+    )
+    return found
+
+
+FITS = [
+    (20_000, 16, "inducing", 2000),
+    (100_000, 16, "inducing", 2000),
+    (500_000, 16, "inducing", 2000),
+    (10_000, 16, "auto", None),
+    (20_000, 64, "auto", None),
+    (60_000, 16, "auto", None),
+    (300_000, 16, "auto", None),
+]
+
+
+def fits(a: argparse.Namespace) -> dict:
+    return {"benchmark": "scaling-fits", "results": [fit(*case) for case in FITS if case[0] <= a.rows]}
+
+
+def memmap(a: argparse.Namespace) -> dict:
+    return {"benchmark": "scaling-fits", "results": [fit(a.rows, 16, "inducing", a.points)]}
+
+
+def bandwidth(size: int = 2**25) -> float:
+    """Bytes a second that a sum of two arrays reads and writes."""
+    add = jax.jit(lambda x, y: x + 0.5 * y)
+    x = jax.numpy.ones(size)
+    add(x, x).block_until_ready()
+    clock = time.perf_counter()
+    add(x, x).block_until_ready()
+    return 3 * FLOAT * size / (time.perf_counter() - clock)
+
+
+def seconds_here(z: Sizes, step: Step, rates: Rates, speed: float) -> float:
+    """The same count at the rates of this machine; a product in float32 is twice as fast as in float64."""
+    return rates.entry * step.entries + rates.flop * (step.again * z.c + step.alike / 2) + step.moved / speed
+
+
+def seconds_a_step(solver, X: np.ndarray, samples: int, every: int) -> float:
+    """The least time between looks: other work on the machine only ever adds to it."""
+    marks, gp = [], GP(Matern32(3.0, 2.0), noise=0.1)
+    watch = Every(every, lambda s: marks.append(s.seconds))
+    condition(gp, X, np.sin(X[:, 0]), solver=solver, num_samples=samples, observe=watch, key=jax.random.key(0))
+    return float(np.min(np.diff(marks))) / every
+
+
+def steps(a: argparse.Namespace) -> dict:
+    results, rates = [], {}
+    speed = bandwidth()
+    for N, samples, M in ((10_000, 16, 1000), (40_000, 16, 1000), (40_000, 64, 4000)):
+        X = np.random.default_rng(0).normal(size=(N, INPUTS)).astype(np.float32)
+        z = Sizes(N, INPUTS, samples + 1, M, 1)
+        rates[samples] = rates.get(samples) or measured_rates(INPUTS, samples + 1)
+        number = -(-N // BLOCK)
+        solvers = {
+            "SAP, a pass": (SAP(passes=3, block_size=BLOCK, tolerance=0.0), number),
+            "CG, a step": (CG(steps=3, tolerance=0.0), 1),
+            "SDD, a step": (SDD(steps=60, tolerance=0.0), 20),
+            "SGD, a step": (SGD(steps=60, tolerance=0.0), 20),
+            "InducingCG, a step": (InducingCG(X[:M], steps=4, tolerance=0.0), 1),
+            "InducingSGD, a step": (InducingSGD(X[:M], 60, tolerance=0.0), 20),
+        }
+        for name, (solver, every) in solvers.items():
+            found = seconds_a_step(solver, X, samples, every) * (1 if name != "SAP, a pass" else every)
+            expected = seconds_here(z, STEPS[name](z), rates[samples], speed)
+            results.append({"step": name, **z._asdict(), "seconds": found, "expected_seconds": expected})
+            print(
+                f"{name:<20} {N:>7,} rows {samples:>3} samples {M:>5} points  {found:9.4f} s, expected {expected:9.4f}"
+            )
+    kept = {str(s): r._asdict() for s, r in rates.items()}
+    return {"benchmark": "scaling-steps", "results": results, "rates": kept, "bytes_a_second": speed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("benchmark", choices=["fits", "steps", "memmap", "paper"])
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of memmap, and the most of fits")
+    parser.add_argument("--points", type=int, default=2000, help="inducing points of memmap")
+    parser.add_argument("--out", type=pathlib.Path)
+    a = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if a.benchmark == "paper":
+        print("\n\n".join(map(paper, PAPER)))
+        return
+    store(a.out, {"fits": fits, "steps": steps, "memmap": memmap}[a.benchmark](a))
+
+
+if __name__ == "__main__":
+    main()

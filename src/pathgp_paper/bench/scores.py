@@ -1,0 +1,17 @@
+"""How a contestant is judged."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pathgp.analysis import metrics
+from pathgp_paper.datasets import Dataset
+
+Result = dict[str, Any]
+
+
+def scores(data: Dataset, mean: np.ndarray, variance: np.ndarray) -> Result:
+    """Test RMSE and NLL, the variance with the noise in it."""
+    m, v, y = (jnp.asarray(x, dtype=float) for x in (mean, variance, data.y_test))
+    return {"rmse": float(metrics.rmse(m, y)), "nll": float(metrics.nll(m, v, y))}

@@ -1,0 +1,63 @@
+"""Points a second at which a posterior is evaluated: `pathgp bench predict`."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from pathgp.posterior.condition import condition
+from pathgp.posterior.gp import GP
+from pathgp.posterior.posterior import Posterior
+from pathgp.solvers import Auto
+from pathgp_paper.datasets import Dataset
+
+CHUNK = 10_240
+"""Points whose 64 samples are fetched at a time, as a user would who writes them to a file."""
+
+
+class Row(NamedTuple):
+    """What was asked for, and how fast it came."""
+
+    asked: str
+    points: int
+    seconds: float
+    points_per_second: float
+
+
+def run(data: Dataset, gp: GP, points: int) -> tuple[Posterior, list[Row]]:
+    """Mean, mean and variance, and 64 samples at `points` points near the test rows, each after a run to compile.
+
+    The projection is timed apart too, for it is what most of the time goes to.
+    """
+    posterior = condition(gp, data.X, data.y, key=jax.random.key(0), solver=Auto())
+    rng = np.random.default_rng(0)
+    rows = data.X_test[rng.integers(len(data.X_test), size=points)]
+    x = (rows + 0.01 * rng.normal(size=rows.shape)).astype(np.float32)
+    asked: dict[str, Callable[[np.ndarray], Array]] = {
+        "mean": posterior.mean,
+        "mean and variance": lambda x: posterior.predict(x)[1],
+        "64 samples": posterior.samples,
+    }
+    if posterior.finish is not None:
+        asked["local projection alone"] = posterior.finish
+    return posterior, [_timed(name, f, x) for name, f in asked.items()]
+
+
+def _timed(name: str, f: Callable[[np.ndarray], Array], x: np.ndarray) -> Row:
+    chunks = np.split(x, range(CHUNK, len(x), CHUNK))
+    for size in {len(chunk) for chunk in chunks}:
+        f(x[:size]).block_until_ready()
+    start = time.perf_counter()
+    for chunk in chunks:
+        np.asarray(f(chunk))
+    seconds = time.perf_counter() - start
+    return Row(name, len(x), seconds, len(x) / seconds)
+
+
+def table(rows: list[Row]) -> str:
+    """The table as text."""
+    lines = [f"{r.asked:<24} {r.points:8d} {r.seconds:8.2f} {r.points_per_second:12.0f}" for r in rows]
+    return "\n".join([f"{'asked for':<24} {'points':>8} {'seconds':>8} {'points/s':>12}", *lines])

@@ -1,0 +1,75 @@
+"""How processes join a job, and the mesh of their devices; what they compute together is in test_sharding.py."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pathgp.parallel import jobs
+from tests.support.layouts import TIMEOUT, free_address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"coordinator": "localhost:1234"}, "process_id and num_processes must be given too"),
+        ({"coordinator": "localhost:1234", "process_id": 2, "num_processes": 2}, "process_id must be from 0 to 1"),
+    ],
+)
+def test_a_job_that_cannot_be_joined_is_refused_at_once(arguments, sentence, monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=sentence):
+        jobs.join(**arguments)
+
+
+def test_a_coordinator_that_does_not_answer_is_a_sentence():
+    code = f"from pathgp.parallel import jobs; jobs.join({free_address()!r}, 1, 2, timeout=2)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert run.returncode != 0
+    assert re.search(r"pathgp: The coordinator 127.0.0.1:\d+ did not answer within 2 seconds", run.stderr)
+    assert jobs.LOST not in run.stderr
+
+
+def test_when_jax_aborts_a_process_that_has_joined_the_loss_is_said():
+    code = f"import os; from pathgp.parallel import jobs; jobs.join({free_address()!r}, 0, 1); os.abort()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert run.returncode == -signal.SIGABRT
+    assert f"pathgp: {jobs.LOST}" in run.stderr
+
+
+def test_variables_of_the_environment_are_read(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "localhost:1234")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.setenv("JAX_PROCESS_ID", "7")
+    with pytest.raises(ValueError, match=r"from 0 to 1.*it is 7"):
+        jobs.join()
+    monkeypatch.setenv("JAX_PROCESS_ID", "first")
+    with pytest.raises(ValueError, match="JAX_PROCESS_ID must be a number, but it is 'first'"):
+        jobs.join()
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"JAX_COORDINATOR_ADDRESS": "localhost:1234"}, True),
+        ({"SLURM_STEP_NODELIST": "a[1-2]", "SLURM_NTASKS": "2"}, True),
+        ({"SLURM_STEP_NODELIST": "a1", "SLURM_NTASKS": "1"}, False),  # one task of a step: nobody to join
+        ({"SLURM_NTASKS": "2"}, False),  # a batch script, outside of any step
+    ],
+)
+def test_the_environment_says_whether_there_is_a_job(variables, expected, monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert jobs.is_job() is expected
+
+
+@pytest.mark.parametrize("number", [0, 1000])
+def test_a_mesh_of_devices_that_are_not_there_is_refused(number):
+    with pytest.raises(ValueError, match=rf"devices must be from 1 to .*but it is {number}"):
+        jobs.mesh(number)
