@@ -11,7 +11,7 @@ SLIPS = {
     "condition(gp, X, y, key=key, local=True)": "local must be a local projection such as Local(128), or None",
     "condition(gp, X, y, key=key, checkpoint='run')": "checkpoint must be a Checkpoint such as Checkpoint('folder')",
     "condition(gp, X, y, key=key, num_samples=2.5)": "num_samples must be a whole number, but it is 2.5",
-    "condition(gp.kernel, X, y, key=key)": "gp must be a process such as GP(kernels.Matern32(0.5), noise=0.1)",
+    "condition(gp.kernel, X, y, key=key)": "gp must be a GP such as GP(kernels.Matern32(0.5), noise=0.1)",
     "solvers.Auto(local=False)": "Auto.local must be a local projection such as Local(128), or None, but it is False",
     "fit_hyperparameters(gp, X, y, key=key, method='exact')": "method must be a method such as likelihood.Exact()",
     "fit_hyperparameters(gp, X, y, key=key, method=Exact)": "method must be a method such as likelihood.Exact()",

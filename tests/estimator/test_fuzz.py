@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from pathgp import GP, PathGPRegressor, kernels, solvers, storage
 from pathgp.functions import Canonical, Function
 from pathgp.solvers import Info
+from pathgp.storage import model_file
 
 VALUE = {
     "gp": GP(kernels.Matern32([0.3, 2.0], 1.5), noise=0.1),
@@ -90,7 +91,7 @@ def test_bytes_of_chance_are_refused(tmp_path, noise, with_length):
     assert refused_or(None, path)
 
 
-NAMES = st.sampled_from([cls.__name__ for cls in storage.CLASSES] + ["os.system", "eval", ""])
+NAMES = st.sampled_from([cls.__name__ for cls in model_file.CLASSES] + ["os.system", "eval", ""])
 FIELDS = st.sampled_from(["kernel", "noise", "lengthscale", "X", "weights", "settings", "fitted", "columns", "index"])
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-3, 10**20), st.sampled_from(["0", "1", "nan", "threefry2x32"]))
 NODES = st.recursive(
@@ -118,7 +119,7 @@ def test_a_forged_file_with_the_right_checksum_is_a_value_or_refused(tmp_path, s
     tensors = {"0": np.ones(3, np.float32), "1": np.zeros((0, 2), np.int64)}
     header = {"format": "pathgp", "format_version": version, "pathgp_version": "0", "metadata": metadata}
     header["structure"] = structure
-    header["checksum"] = storage._checksum(header, tensors)
+    header["checksum"] = model_file._checksum(header, tensors)
     path = tmp_path / "model"
     save_file(tensors, path, metadata=header)
     before = set(tmp_path.iterdir())

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import QUICK_TO_COMPILE
 
 from pathgp import GP, PathGPRegressor, condition, storage
 from pathgp.cli import main
 from pathgp.kernels import Matern32
 from pathgp.parallel import jobs
 from pathgp.solvers import Auto, Cholesky
+from tests.conftest import QUICK_TO_COMPILE
 from tests.support import layouts
 from tests.support.layouts import TIMEOUT, free_address
 

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import equinox as eqx
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from pathgp import GP, Local, PathGPRegressor, condition, kernels, solvers, storage
 from pathgp.likelihood import Trace
 from pathgp.linalg.neighbours import tree
+from pathgp.storage import model_file
 from pathgp.system.system import System
 from pathgp.thompson import ThompsonSampler
 
@@ -182,7 +184,7 @@ def test_an_array_is_stored_once_and_the_file_is_ordinary_safetensors(posterior,
         "target": "price",
         "rows": 150,
         "format_version": 1,
-        "pathgp_version": storage.version("pathgp"),
+        "pathgp_version": version("pathgp"),
     }
 
 
@@ -295,7 +297,7 @@ def test_files_of_others_and_of_the_future_are_refused(path, tmp_path):
 
 
 def test_a_name_that_is_not_on_the_list_is_never_looked_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
+    monkeypatch.setattr(model_file.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
     storage.save(tmp_path / "model", None)
     refused(tmp_path / "model", "holds a os.system, which is no class of this version")
 

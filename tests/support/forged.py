@@ -17,8 +17,9 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from pathgp import PathGPRegressor, kernels, solvers, storage
+from pathgp import PathGPRegressor, kernels, solvers
 from pathgp.cli import main
+from pathgp.storage import model_file
 
 ROWS, SAMPLES = 30, 3
 QUERIES = np.random.default_rng(1).normal(size=(5, 2))
@@ -59,7 +60,7 @@ def read(path):
 
 def write(path, header, tensors):
     """With the checksum of what is written."""
-    header = {**header, "checksum": storage._checksum(header, tensors)}
+    header = {**header, "checksum": model_file._checksum(header, tensors)}
     save_file(tensors, path, metadata=header)
 
 
@@ -81,9 +82,12 @@ STRANGE = [
     *(None, True, False, 0, 1, -1, 2, 10**6, 10**20, 0.0, -0.5, 1e-300, 1e300, "", "nan", "1", "text", [], {}, [1]),
     *({"float": "nan"}, {"float": "inf"}, {"float": "-inf"}, {"float": "x"}, {"dict": {}}, {"tuple": []}),
     *({"jax": "0"}, {"numpy": "0"}, {"jax": "none"}, {"key": "threefry2x32", "data": "0"}, {"key": "rbg", "data": "1"}),
-    *({"class": cls.__name__, "fields": {}} for cls in (*storage.CLASSES[:8], solvers.CG, solvers.Auto, kernels.RBF)),
+    *(
+        {"class": cls.__name__, "fields": {}}
+        for cls in (*model_file.CLASSES[:8], solvers.CG, solvers.Auto, kernels.RBF)
+    ),
 ]
-NAMES = [*(cls.__name__ for cls in storage.CLASSES), "Scaling", "os.system", ""]
+NAMES = [*(cls.__name__ for cls in model_file.CLASSES), "Scaling", "os.system", ""]
 
 
 def mutated_json(root, rng):
