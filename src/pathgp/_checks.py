@@ -1,4 +1,4 @@
-"""Bad input gets a sentence: it names the argument and says what to do."""
+"""Validation of user input: errors name the argument and the remedy."""
 
 import os
 import sys
@@ -16,22 +16,22 @@ from jaxtyping import Array, Float, Shaped
 _has_lost_threads = False
 
 RESOLVED = 1e-3
-"""The share of a column's range below which steps of rounding do no harm."""
+"""Rounding steps up to this fraction of a column's range give no warning."""
 
 
 def _after_fork() -> None:
-    """Remembers in a child whether JAX had started its threads in the parent."""
+    """Record in a forked child whether JAX had started its threads in the parent."""
     global _has_lost_threads
-    bridge = sys.modules.get("jax._src.xla_bridge")  # JAX has no public way to ask this
+    bridge = sys.modules.get("jax._src.xla_bridge")  # private: JAX has no public way to ask
     _has_lost_threads |= bridge is not None and bridge.backends_are_initialized()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
 def check_not_forked() -> None:
-    """Raises `RuntimeError` in a process that was forked after JAX was used: computations would hang there."""
+    """Raise `RuntimeError` if this process was forked after JAX was used, because computations would hang."""
     if _has_lost_threads:
         raise RuntimeError(
             "this process was forked after JAX had started its threads, which a fork does not copy, so computations "
@@ -41,21 +41,21 @@ def check_not_forked() -> None:
 
 
 def is_concrete(x: object) -> bool:
-    """Whether a value can be looked at: inside a JAX transformation it cannot."""
+    """Return whether `x` has a concrete value, which a tracer inside a JAX transformation does not."""
     return not isinstance(x, Tracer)
 
 
 def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
-    """`x` as an array of floats: float32, or float64 where that is enabled."""
+    """Return `x` as an array of floats: float32, or float64 if JAX has it enabled."""
     check_not_forked()
-    if isinstance(x, np.ndarray):  # `jnp.asarray` compiles a program for each shape
-        with np.errstate(over="ignore"):  # a number beyond float32 is infinite, and raises its own error
+    if isinstance(x, np.ndarray):  # `jnp.asarray` would compile a program for each shape
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite, reported later
             return jax.device_put(np.array(x, jnp.result_type(float)))
     return jnp.asarray(x, dtype=float)
 
 
 def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
-    """`x` as floats, refused if it holds text, dates or objects."""
+    """Return `x` as floats; raise `ValueError` if it holds text, dates or objects."""
     if is_concrete(x):
         kind = np.asarray(x).dtype
         if kind.kind not in "biuf":
@@ -64,7 +64,7 @@ def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
 
 
 def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
-    """`x` as floats, refused unless every entry is positive and finite."""
+    """Return `x` as floats; raise `ValueError` unless every entry is positive and finite."""
     values = floats(x)
     if is_concrete(values) and not np.all((np.asarray(values) > 0) & np.isfinite(np.asarray(values))):
         raise ValueError(f"{name} must be positive and finite, but it is {np.asarray(values)}.")
@@ -72,17 +72,18 @@ def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[
 
 
 def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
-    """`x` as a float, refused unless it is one finite number."""
+    """Return `x` as a scalar float; raise `ValueError` unless it is one finite number."""
     value = floats(x)
     if value.ndim > 0:
         raise ValueError(f"{name} must be one number, but its shape is {value.shape}.")
-    if is_concrete(value) and not np.isfinite(np.asarray(value)):  # by NumPy: also in the midst of a program
+    # NumPy, because inside `jit` a jnp operation on a concrete array returns a tracer.
+    if is_concrete(value) and not np.isfinite(np.asarray(value)):
         raise ValueError(f"{name} must be finite, but it is {float(value)}.")
     return value
 
 
 def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
-    """`x` itself, refused if an entry is NaN or infinite."""
+    """Return `x` unchanged; raise `ValueError` if an entry is NaN or infinite."""
     if is_concrete(x):
         bad = np.flatnonzero(~np.isfinite(np.asarray(x)).reshape(x.shape[0], -1).all(axis=1))
         if bad.size:
@@ -94,7 +95,7 @@ def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
 
 
 def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], name: str) -> None:
-    """Says so where a column is so far from zero that what it varies by is lost in the precision that is kept."""
+    """Warn if a column of `x` is so far from zero that its variation is lost in the dtype of `kept`."""
     if not is_concrete(x) or (given := np.asarray(x)).dtype.itemsize <= kept.dtype.itemsize:
         return
     given = given.reshape(len(given), -1)
@@ -112,7 +113,7 @@ def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], n
 
 
 def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
-    """A matrix of inputs: two-dimensional, at least one row and one column, finite."""
+    """Return `X` as a matrix of floats; raise `ValueError` unless it is two-dimensional, not empty and finite."""
     values = numbers(X, name)
     if values.ndim != 2:
         raise ValueError(
@@ -127,7 +128,7 @@ def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
 
 
 def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
-    """A vector of observations, one for each of the `rows` rows of X."""
+    """Return `y` as a vector of floats; raise `ValueError` unless it is finite and has one entry per row of X."""
     values = numbers(y, name)
     if values.shape != (rows,):
         raise ValueError(
@@ -139,7 +140,10 @@ def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Ar
 
 
 def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
-    """Observations of one target or several: a vector, or a column for each target."""
+    """Return `y` as a matrix of floats with one column per target; a vector is a single target.
+
+    Raises `ValueError` unless `y` is finite and has one entry per row of X for each target.
+    """
     values = numbers(y, name)
     if values.ndim not in (1, 2) or values.shape[0] != rows or 0 in values.shape:
         raise ValueError(
@@ -152,7 +156,7 @@ def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str
 
 
 def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
-    """One noise variance, or one for each of the `rows` rows."""
+    """Return `noise` unchanged; raise `ValueError` unless it is one variance or one per row."""
     if noise.shape not in ((), (rows,)):
         raise ValueError(
             f"{name} must be one variance or one for each of the {rows} rows of X, but its shape is {noise.shape}."
@@ -163,7 +167,11 @@ def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -
 def noise_of_update(
     present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
 ) -> Float[Array, "..."]:
-    """The noise of `rows` new rows: `given` where the present rows have a variance each, else the one of all."""
+    """Return the noise variance of `rows` new rows.
+
+    If the present rows have one variance each, it is `given`, broadcast to the new rows. If they share one variance,
+    so do the new rows. Raises `ValueError` if `given` is missing in the first case or present in the second.
+    """
     if present.ndim == 0:
         if given is not None:
             raise ValueError(
@@ -177,7 +185,7 @@ def noise_of_update(
 
 
 def no_dates(X: object) -> None:
-    """Refuses dates, in a matrix or a column of a frame, before NumPy does in words about types."""
+    """Raise `ValueError` if a matrix or a column of a data frame holds dates; NumPy's error names only dtypes."""
     kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
     if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
         raise ValueError(
@@ -187,7 +195,7 @@ def no_dates(X: object) -> None:
 
 
 def random_key(key: object) -> None:
-    """Refuses what is no random key of JAX, for instance a seed."""
+    """Raise `ValueError` unless `key` is a JAX random key; a seed is not."""
     check_not_forked()
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
     if not typed and not _is_raw_key(key):
@@ -195,30 +203,30 @@ def random_key(key: object) -> None:
 
 
 def _is_raw_key(key: object) -> bool:
-    """Whether it is one of those that `jax.random.PRNGKey` makes."""
+    """Return whether `key` is a raw uint32 key, as made by `jax.random.PRNGKey`."""
     return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
 
 
 def same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
-    """Refuses points of another number of inputs than others have."""
+    """Raise `ValueError` unless X and Z have the same number of inputs."""
     if X.shape[1] != Z.shape[1]:
         raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: give points of as many inputs.")
 
 
 def instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
-    """Refuses what is of another kind than the example."""
+    """Raise `ValueError` unless `value` is an instance of `kind`; the message gives the `example`."""
     if not isinstance(value, kind):
         shown = repr(value)
         raise ValueError(f"{name} must be {example}, but it is {shown if len(shown) < 80 else type(value).__name__}.")
 
 
 def whole(value: object, least: int, name: str) -> None:
-    """Refuses what is no whole number, or below the least sensible one."""
+    """Raise `ValueError` unless `value` is an integer of at least `least`."""
     instance(value, int | np.integer, name, "a whole number")
     at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
 
 
 def at_least(value: float, least: float, name: str) -> None:
-    """Refuses a setting below its least sensible value, and NaN."""
-    if not value >= least:
+    """Raise `ValueError` if `value` is below `least` or NaN."""
+    if not value >= least:  # `value < least` is False for NaN
         raise ValueError(f"{name} must be at least {least}, but it is {value}.")

@@ -1,4 +1,4 @@
-"""Functions x ↦ φ(x) @ weights: prior draws, data updates and posterior samples are one class."""
+"""Functions x ↦ φ(x) @ weights: one class for prior draws, data updates and posterior samples."""
 
 import os
 from collections.abc import Callable
@@ -20,11 +20,21 @@ from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.linalg.tiles import map_rows, pad_rows, product, split_product
 
 POINTS, AT_ONCE = 64, 8
-"""Points that functions are evaluated at together, and the largest number of such calls under way at once."""
+"""Rows per tile of an evaluation, and the largest number of tiles that are evaluated concurrently."""
 
 
 class Canonical(Features):
-    """The canonical features k(·, points): one for each point. Each device of a `mesh` takes a share of the points."""
+    """The canonical features φ(x) = k(x, points), one per point.
+
+    Parameters
+    ----------
+    kernel
+        The kernel k.
+    points
+        The m points, one per row.
+    mesh
+        If given, `apply` shards the points and the weights over its devices.
+    """
 
     kernel: Kernel
     points: Float[Array, "m d"]
@@ -32,35 +42,43 @@ class Canonical(Features):
 
     @property
     def num(self) -> int:
-        """The number of points."""
+        """The number m of points."""
         return self.points.shape[0]
 
     @property
     def inputs(self) -> int:
-        """The number of inputs of a point."""
+        """The number d of inputs of a point."""
         return self.points.shape[1]
 
     @property
     def apart(self) -> bool:
-        """Where there is a mesh."""
+        """Whether there is a mesh, over which the weights are sharded."""
         return self.mesh is not None
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """The matrix k(X, points)."""
+        """Return the matrix k(X, points)."""
         return self.kernel(X, self.points)
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
-        """k(X, points) @ weights, in tiles."""
+        """Return k(X, points) @ weights, computed in tiles."""
         if self.mesh is None:
             return product(self.kernel, X, self.points, weights)
         return split_product(self.mesh, self.kernel, X, self.points, weights)
 
 
 class Function(eqx.Module):
-    """f(x) = φ(x) @ weights: s functions at once where the weights are (m, s), one where they are (m,).
+    """One or several functions f(x) = φ(x) @ weights.
 
-    A function can be called at any number of points (it evaluates in tiles), added to another, multiplied by a
-    number, indexed to pick samples, differentiated, and passed through `jax.jit` and `jax.vmap`, for it is a pytree.
+    A function can be called at any number of points, added to another and multiplied by a number. It can be indexed
+    to select samples, and differentiated. It is a pytree, so it passes through `jax.jit` and `jax.vmap`.
+
+    Parameters
+    ----------
+    features
+        The feature map φ from d inputs to m features.
+    weights
+        An array of shape (m, s) for s functions, or (m,) for a single function. For a sum of functions whose weights
+        are sharded over devices it is a tuple with one entry per part.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -73,10 +91,17 @@ class Function(eqx.Module):
 
     features: Features
     weights: PyTree[Float[Array, "_ *s"]]
-    """One array; or a tuple, for a sum of functions whose weights are split over devices."""
 
     def __call__(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
-        """The values at the rows of X, (n, s) or (n,)."""
+        """Return the values at the rows of X, of shape (n, s), or (n,) for a single function.
+
+        They are computed in tiles, in the dtype of the weights, and returned in the default float dtype of JAX.
+
+        Raises
+        ------
+        ValueError
+            If X is not two-dimensional or has the wrong number of inputs.
+        """
         return evaluate_rows(self._values, dtype_of(self), X)
 
     def _values(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
@@ -85,8 +110,15 @@ class Function(eqx.Module):
 
     @in_own_precision
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
-        """The sample, or the samples, with this index."""
+        """Return the function with this index, or those that a slice or an array of indices selects.
+
+        Raises
+        ------
+        IndexError
+            If an index is out of range.
+        """
         check_not_forked()
+        # JAX clamps an index that is out of range instead of raising an error.
         if not isinstance(index, slice) and is_concrete(index):
             at, number = np.asarray(index), len(self)
             if not np.all((-number <= at) & (at < number)):
@@ -94,24 +126,25 @@ class Function(eqx.Module):
         return Function(self.features, jax.tree.map(lambda w: w[:, index], self.weights))
 
     def __len__(self) -> int:
-        """How many functions it is; a single function has no length."""
+        """Return the number s of functions; raise `TypeError` for a single function."""
         if not self.shape:
             raise TypeError("this is a single function, which has no length.")
         return self.shape[0]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its value at one point: (s,), or () for a single function."""
+        """The shape of the value at one point: (s,), or () for a single function."""
         return jax.tree.leaves(self.weights)[0].shape[1:]
 
     @in_own_precision
     def __add__(self, other: "Function") -> "Function":
-        """The sum, side by side; a single function adds to every sample of the other."""
+        """Return the sum, on the features of both; a single function is added to every function of the other."""
         parts, weights = (self.features, other.features), (self.weights, other.weights)
         shape = jnp.broadcast_shapes(self.shape, other.shape)
         if self.shape != other.shape:
             column = lambda w: w[:, None] if w.ndim == 1 else w
             weights = jax.tree.map(lambda w: jnp.broadcast_to(column(w), (w.shape[0], *shape)), weights)
+        # Sharded weights cannot be concatenated with others without moving them, so they stay in a tuple.
         if self.features.apart or other.features.apart:
             return Function(Total(parts), weights)
         return Function(Stacked(parts), jnp.concatenate(weights))
@@ -131,9 +164,10 @@ class Function(eqx.Module):
 
 
 def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array, "m d"], int]:
-    """The points to evaluate a function of so many inputs at, and how many of them are not padding.
+    """Return X as floats with padded rows, and the number of rows before padding.
 
-    One compilation serves every number of points up to the next power of two, or the next whole tile.
+    The rows are padded to a power of two, or to whole tiles above `POINTS` rows, so that few programs are compiled.
+    Raises `ValueError` unless X is two-dimensional and has `inputs` columns; None accepts any number.
     """
     points = floats(X)
     if points.ndim != 2:
@@ -150,10 +184,10 @@ def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array
 def by_tiles(
     f: Callable[..., Float[Array, "n ..."]], parts: tuple[Any, ...], X: Float[Array, "n d"]
 ) -> Float[Array, "n ..."]:
-    """f(*parts, X) for a compiled f, `POINTS` rows at a time, as many such calls at once as there are processors.
+    """Return f(*parts, X) for a compiled f, called for tiles of `POINTS` rows on several threads.
 
-    Small factorisations and searches occupy one processor each. In the midst of a program, and where there are several
-    devices or an accelerator, it is one call.
+    Small factorisations and neighbour searches occupy one processor each, so threads use all of them. Inside a JAX
+    transformation, on several devices or on an accelerator, f is called once with all rows.
     """
     leaves = jax.tree.leaves((parts, X))
     at_hand = all(is_concrete(leaf) and _on_one_cpu(leaf) for leaf in leaves)
@@ -162,14 +196,15 @@ def by_tiles(
     host, wide = np.asarray(X), jnp.result_type(float) == jnp.float64
 
     def tile(start: int) -> Float[np.ndarray, "t ..."]:
-        with jax.enable_x64(wide):  # each thread has a setting of its own
+        with jax.enable_x64(wide):  # the setting is local to each thread
             return np.asarray(f(*parts, jnp.asarray(host[start : start + POINTS])))
 
     first, *others = range(0, X.shape[0], POINTS)
-    values = [tile(first)]  # alone, for it may have to be compiled
+    values = [tile(first)]  # before the threads start, because it may have to be compiled
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         values += pool.map(tile, others)
-    return jax.device_put(np.concatenate(values))  # by NumPy: JAX would compile a program for each number of tiles
+    # With NumPy, because JAX would compile a concatenation for each number of tiles.
+    return jax.device_put(np.concatenate(values))
 
 
 def _on_one_cpu(leaf: Any) -> bool:

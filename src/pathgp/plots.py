@@ -1,4 +1,4 @@
-"""Pictures, with matplotlib (the extra `plots`)."""
+"""Plots with Matplotlib (the extra `plots`)."""
 
 import io
 import pathlib
@@ -16,13 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # Okabe and Ito: told apart by colour-blind readers too
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # Okabe and Ito's colours for colour-blind readers
 SKY, GREEN, PURPLE = "#56b4e9", "#009e73", "#cc79a7"
 
 
 def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], exact: Posterior | None = None) -> None:
-    """A posterior of one input: data, mean, two standard deviations and five samples, with the exact one beside."""
-    posterior = posterior.gathered()  # without rows of padding
+    """Plot a posterior of one input: data, mean, two standard deviations and five samples.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    posterior
+        The posterior.
+    x
+        Points in increasing order, (n, 1).
+    exact
+        A posterior to compare with, drawn as its mean and two standard deviations.
+    """
+    posterior = posterior.gathered()  # on one device, without padding rows
     data, line = posterior.system.X[:, 0], x[:, 0]
     visible = (data >= line[0]) & (data <= line[-1])
     y = posterior.targets.signal[:, 0] + posterior.gp.mean
@@ -40,7 +52,19 @@ def posterior_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], 
 
 
 def regions_panel(axes: "Axes", posterior: Posterior, x: Float[Array, "n 1"], basis: Basis | None = None) -> None:
-    """The shares of the three regions along one input, stacked to one, with the data as ticks below."""
+    """Plot the shares of the three regions of `regions` along one input, stacked, with the data as ticks below.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    posterior
+        The posterior.
+    x
+        Points in increasing order, (n, 1).
+    basis
+        Basis from `basis_of`. None computes it.
+    """
     scores, line = regions(posterior, x, basis=basis), np.asarray(x)[:, 0]
     data = np.asarray(posterior.system.gathered().X)[:, 0]
     axes.stackplot(
@@ -64,9 +88,20 @@ def spectral_panel(
     index: Sequence[int] = (0, 1, 4, 9, 14),
     error: Float[Array, "n"] | None = None,
 ) -> None:
-    """Spectral basis functions of one input, dark for large eigenvalues, with an error such as W2 filled in behind.
+    """Plot spectral basis functions of one input, dark for large eigenvalues, and optionally an error behind them.
 
-    The error has an axis of its own, on the right.
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    basis
+        The basis.
+    x
+        Points in increasing order, (n, 1).
+    index
+        Indices of the functions, from zero. Those beyond the basis are left out.
+    error
+        An error at the points, such as W2, filled in the background with its own axis on the right.
     """
     from matplotlib import colormaps
 
@@ -86,7 +121,19 @@ def spectral_panel(
 
 
 def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.Path) -> None:
-    """Test RMSE against seconds: a curve for a solver that was watched, a mark where each contestant ended."""
+    """Plot test RMSE against seconds and save the figure.
+
+    A solver that was observed has a curve. Each result has a marker where it ended. Failed results are left out.
+
+    Parameters
+    ----------
+    results
+        Results of `pathgp bench solve`, with the keys name, seconds, rmse and optionally curve or failed.
+    title
+        Title of the figure.
+    path
+        File to write.
+    """
     from matplotlib import colormaps
 
     figure = new_figure()
@@ -108,14 +155,32 @@ def error_against_time(results: list[dict[str, Any]], title: str, path: pathlib.
 
 
 def new_figure(width: float = 7.0, height: float = 4.5) -> "Figure":
-    """An empty picture, in inches."""
+    """Return an empty figure.
+
+    Parameters
+    ----------
+    width
+        Width in inches.
+    height
+        Height in inches.
+    """
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure: "Figure", path: pathlib.Path, force: bool = True) -> None:
-    """Writes a picture whole: PNG, PDF or SVG, by the ending of its name."""
+    """Save a figure atomically, as PNG, PDF or SVG by the suffix of its name.
+
+    Parameters
+    ----------
+    figure
+        The figure.
+    path
+        File to write.
+    force
+        Whether to replace an existing file.
+    """
     buffer = io.BytesIO()
     figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=150)
     write_atomically(path, buffer.getvalue(), force)
@@ -130,7 +195,25 @@ def line_panel(
     data: tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N"]] | None,
     names: tuple[str, str],
 ) -> None:
-    """Predictions along one input: the mean, two standard deviations of a new observation, samples and the data."""
+    """Plot predictions along one input: mean, two standard deviations of a new observation, samples and data.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    x
+        Points in increasing order.
+    mean
+        Predicted means.
+    deviation
+        Standard deviations of a new observation.
+    samples
+        Function samples, one per column.
+    data
+        Inputs and targets of the data, of which at most 3000 rows are drawn, or None.
+    names
+        Names of the input and the target.
+    """
     x_name, y_name = map(_label, names)
     axes.fill_between(
         x, mean - 2 * deviation, mean + 2 * deviation, color=BLUE, alpha=0.2, linewidth=0, label="± 2 sd of a new row"
@@ -153,7 +236,23 @@ def map_panels(
     data: Float[np.ndarray, "N 2"] | None,
     names: tuple[str, str, str],
 ) -> None:
-    """Predictions over two inputs: a map of the mean and one of the standard deviation, with where the data are."""
+    """Plot predictions over two inputs: a map of the mean, a map of the standard deviation, and the data on both.
+
+    Parameters
+    ----------
+    figure
+        Empty figure.
+    grid
+        Coordinates along the first and the second input.
+    mean
+        Predicted means on the grid.
+    deviation
+        Standard deviations of a new observation on the grid.
+    data
+        Inputs of the data, of which at most 1000 rows are drawn, or None.
+    names
+        Names of both inputs and of the target.
+    """
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     first, second, target = map(_label, names)
     parts = ((mean, "viridis", f"mean of {target}"), (deviation, "cividis", f"sd of a new row of {target}"))
@@ -172,11 +271,24 @@ def map_panels(
 def calibration_panel(
     axes: "Axes", y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], deviation: Float[np.ndarray, "n"]
 ) -> None:
-    """How many of the true values lie in intervals of each nominal share, with what chance alone would do."""
+    """Plot the coverage of central intervals against their nominal level, with the 95 % band of chance.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    y
+        True values.
+    mean
+        Predicted means.
+    deviation
+        Standard deviations of a new observation.
+    """
     from scipy.stats import binom, norm
 
     nominal = np.linspace(0.02, 0.98, 49)
     within = np.abs(y - mean)[:, None] <= norm.ppf((1 + nominal) / 2) * deviation[:, None]
+    # With calibrated predictions the number of true values in an interval is binomial.
     low, high = (binom.ppf(q, len(y), nominal) / len(y) for q in (0.025, 0.975))
     axes.fill_between(nominal, low, high, color=GREY, alpha=0.3, linewidth=0, label="95 % of the time, by chance alone")
     axes.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="ideal")
@@ -194,7 +306,21 @@ def predicted_panel(
     deviation: Float[np.ndarray, "n"],
     target: str,
 ) -> None:
-    """Predictions against true values, with two standard deviations of a new observation."""
+    """Plot predictions against true values, with two standard deviations of a new observation.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    y
+        True values, of which at most 1000 are drawn.
+    mean
+        Predicted means.
+    deviation
+        Standard deviations of a new observation.
+    target
+        Name of the target.
+    """
     shown, label = some_rows(len(y), 1000)
     target = _label(target)
     axes.errorbar(
@@ -213,7 +339,19 @@ def predicted_panel(
 
 
 def relevance_panel(axes: "Axes", relevance: Float[np.ndarray, "d"], names: Sequence[str], target: str) -> None:
-    """Bars of 1/ℓ with ℓ in standard deviations of each input, the most relevant first: at most twenty."""
+    """Plot the relevance 1/ℓ of inputs as bars, the largest first, for at most twenty inputs.
+
+    Parameters
+    ----------
+    axes
+        Axes to draw on.
+    relevance
+        1/ℓ of each input, with the length scale ℓ in standard deviations of the input.
+    names
+        Names of the inputs.
+    target
+        Name of the target.
+    """
     order = np.argsort(-relevance)[:20]
     axes.barh(range(len(order)), relevance[order], color=BLUE)
     axes.set_yticks(range(len(order)), [_label(names[i]) for i in map(int, order)])
@@ -234,7 +372,21 @@ def convergence_panels(
     tolerance: float,
     solver: str,
 ) -> None:
-    """How learning went down, and how far the solve came: the residual of the mean and of each sample."""
+    """Plot the loss of hyperparameter fitting, and the relative residuals of the mean and of each sample.
+
+    Parameters
+    ----------
+    figure
+        Empty figure.
+    loss
+        Loss after each step; empty if the hyperparameters were fixed.
+    residuals
+        Relative residuals, that of the mean first.
+    tolerance
+        Tolerance of the solver, drawn if it is positive.
+    solver
+        Name of the solver.
+    """
     left, right = figure.subplots(1, 2)
     steps = np.arange(1, len(loss) + 1)
     left.plot(steps, loss, color=SKY, linewidth=0.8, label="each step")
@@ -247,7 +399,7 @@ def convergence_panels(
     left.xaxis.get_major_locator().set_params(integer=True)
     if not len(loss):
         left.text(0.5, 0.5, "hyperparameters were fixed", ha="center", transform=left.transAxes, color=GREY)
-    shown = np.maximum(residuals, 1e-16)  # zero has no place on a logarithmic axis
+    shown = np.maximum(residuals, 1e-16)  # a logarithmic axis has no zero
     right.plot(range(1, len(shown)), shown[1:], ".", color=BLUE, label="samples")
     right.plot([0], shown[:1], "D", color=ORANGE, markersize=6, label="mean")
     if tolerance > 0:
@@ -257,7 +409,14 @@ def convergence_panels(
 
 
 def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
-    """Which rows are drawn, and so in words: all, or so many of them at random, always the same.
+    """Return the rows to draw and a label: all rows, or `most` of them at random, the same in every call.
+
+    Parameters
+    ----------
+    rows
+        Number of rows.
+    most
+        Largest number of rows to draw.
 
     >>> some_rows(3, 10)
     (array([0, 1, 2]), '3 rows')
@@ -270,5 +429,5 @@ def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
 
 
 def _label(name: str) -> str:
-    """A name for an axis: its middle left out if it is long, and dollars as they are, not as mathematics."""
+    """Return a name as an axis label: shortened in the middle, with dollar signs that do not start mathematics."""
     return (name if len(name) <= 30 else f"{name[:17]}…{name[-12:]}").replace("$", r"\$")

@@ -1,1 +1,1 @@
-"""Judging predictions and solves: metrics, and the paper's spectral analysis."""
+"""Metrics of predictions, errors of a solve, and the spectral analysis of the paper."""

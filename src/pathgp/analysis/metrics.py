@@ -1,4 +1,4 @@
-"""How good a prediction is, and how far a solve is from the exact one."""
+"""Metrics of predictions, and errors of a solve compared with the exact solution."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,14 @@ from pathgp.system.dense import wide
 
 
 def rmse(mean: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
-    """The root mean square error.
+    """Return the root mean square error.
+
+    Parameters
+    ----------
+    mean
+        Predicted means.
+    y
+        True values.
 
     >>> import jax.numpy as jnp
     >>> print(rmse(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 0.0, 5.0])) ** 2 * 3)
@@ -19,7 +26,17 @@ def rmse(mean: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
 
 
 def nll(mean: Float[Array, "n"], variance: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
-    """The mean negative log-likelihood −log N(y; mean, variance), the variance with the noise in it."""
+    """Return the mean negative log-likelihood −log N(y; mean, variance).
+
+    Parameters
+    ----------
+    mean
+        Predicted means.
+    variance
+        Predicted variances, noise included.
+    y
+        True values.
+    """
     return jnp.mean(jnp.log(2 * jnp.pi * variance) + (y - mean) ** 2 / variance) / 2
 
 
@@ -29,22 +46,53 @@ def w2(
     other_mean: Float[Array, "n"],
     other_variance: Float[Array, "n"],
 ) -> Float[Array, "n"]:
-    """The 2-Wasserstein distance between normal distributions, point by point: √((μ₁ − μ₂)² + (σ₁ − σ₂)²)."""
+    """Return the 2-Wasserstein distance √((μ₁ − μ₂)² + (σ₁ − σ₂)²) between normal distributions, per point.
+
+    Parameters
+    ----------
+    mean
+        Means μ₁.
+    variance
+        Variances σ₁².
+    other_mean
+        Means μ₂.
+    other_variance
+        Variances σ₂².
+    """
     return jnp.hypot(mean - other_mean, jnp.sqrt(variance) - jnp.sqrt(other_variance))
 
 
 def weight_error(weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]) -> Float64[np.ndarray, "*s"]:
-    """The error ‖v − v*‖₂ of representer weights, of each column."""
+    """Return the error ‖v − v*‖₂ of representer weights, per column.
+
+    Parameters
+    ----------
+    weights
+        Weights v.
+    exact
+        Exact weights v*.
+    """
     return np.asarray(np.linalg.norm(_difference(weights, exact), axis=0))
 
 
 def rkhs_error(
     kernel: Kernel, points: Float[Array, "N d"], weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]
 ) -> Float64[np.ndarray, "*s"]:
-    """The RKHS norm √((v − v*)ᵀK(v − v*)) of the difference of k(·, points) v and k(·, points) v*, of each column.
+    """Return the RKHS norm √((v − v*)ᵀK(v − v*)) of the difference of k(·, points) v and k(·, points) v*, per column.
 
-    In float64, a tile of rows at a time: what a solver leaves is mostly along small eigenvalues of K.
+    Parameters
+    ----------
+    kernel
+        The kernel k.
+    points
+        Points of the representer weights.
+    weights
+        Weights v.
+    exact
+        Exact weights v*.
     """
+    # In float64, because a solver's error lies mostly along small eigenvalues of K. By tiles of rows, because of
+    # memory.
     difference, squares = _difference(weights, exact), 0.0
     for i in range(0, points.shape[0], ROWS):
         rows = wide(kernel, points[i : i + ROWS], points) @ difference
@@ -53,6 +101,7 @@ def rkhs_error(
 
 
 ROWS = 1024
+"""Rows of K held at a time."""
 
 
 def _difference(weights: Float[Array, "N *s"], exact: Float[Array, "N *s"]) -> Float64[np.ndarray, "N *s"]:

@@ -1,8 +1,8 @@
-"""The implicit bias of stochastic gradient descent (section 3.4 and appendix D of the paper), in numbers.
+"""The implicit bias of stochastic gradient descent (section 3.4 and appendix D of the paper), computed.
 
-With K = UΛUᵀ, the spectral basis functions u⁽ⁱ⁾(·) = Σ_j U_ji/√λ_i k(·, x_j) are orthonormal in the RKHS. Descent
-converges quickly along those of large eigenvalues, which live where the data are dense, and slowly along the others.
-All of this is done in float64 on the host, whatever the precision of the data, and indices count from zero.
+With K = UΛUᵀ, the spectral basis functions u⁽ⁱ⁾(·) = Σ_j U_ji/√λ_i k(·, x_j) are orthonormal in the RKHS. Gradient
+descent converges quickly along those of large eigenvalues, which are large where the data are dense, and slowly along
+the others. All computations are in float64 on the host, whatever the dtype of the data. Indices start at zero.
 """
 
 import math
@@ -24,16 +24,28 @@ from pathgp.system.dense import wide
 from pathgp.system.system import System
 
 ROWS = 4096
-"""Rows of a kernel matrix that are held at once."""
+"""Rows of a kernel matrix held in memory at once."""
 
 REGIONS = 3
-"""So that the key of a posterior draws other rows here than elsewhere."""
+"""Folded into the key of a posterior, so that the rows drawn here are independent of its other draws."""
 
 
 class Basis(eqx.Module):
-    """Functions u⁽ⁱ⁾(·) = Σ_j coefficients_ji k(·, points_j), orthonormal in the RKHS, the largest at the data first.
+    """Functions u⁽ⁱ⁾(·) = Σ_j coefficients_ji k(·, points_j), orthonormal in the RKHS, in order of decreasing
+    eigenvalue.
 
-    Their eigenvalues λ_i are their squared norms ‖u⁽ⁱ⁾(X)‖² at the data.
+    The eigenvalues λ_i are their squared norms ‖u⁽ⁱ⁾(X)‖² at the data.
+
+    Attributes
+    ----------
+    kernel
+        The kernel k.
+    points
+        The M points.
+    eigenvalues
+        λ_i, the largest first.
+    coefficients
+        One column per function.
     """
 
     kernel: eqx.AbstractVar[Kernel]
@@ -42,14 +54,20 @@ class Basis(eqx.Module):
     coefficients: eqx.AbstractVar[Float64[np.ndarray, "M r"]]
 
     def __getitem__(self, index: int | slice) -> Function:
-        """u⁽ⁱ⁾ as a function to evaluate, add and differentiate, in the precision of JAX.
+        """Return u⁽ⁱ⁾ as a function to evaluate, add and differentiate, in JAX's default dtype.
 
-        In float32 it is off by about 1e-7 √(λ₁/λ_i): take `values` for small eigenvalues.
+        In float32 its error is about 1e-7 √(λ₁/λ_i): use `values` for small eigenvalues.
         """
         return Function(Canonical(self.kernel, self.points), checks.floats(self.coefficients[:, index]))
 
     def values(self, x: Shaped[ArrayLike, "..."]) -> Float64[np.ndarray, "n r"]:
-        """u⁽ⁱ⁾(x), a column for each i."""
+        """Return u⁽ⁱ⁾(x) in float64, one column per i.
+
+        Parameters
+        ----------
+        x
+            Points, one per row. Raises `ValueError` if their number of inputs is not that of the basis.
+        """
         x = checks.inputs(x, "x")
         if x.shape[1] != self.points.shape[1]:
             raise ValueError(f"x has {x.shape[1]} inputs, but the basis takes {self.points.shape[1]}.")
@@ -60,8 +78,8 @@ class Basis(eqx.Module):
 class SpectralBasis(Basis):
     """The spectral basis functions of the kernel matrix of all rows, as many as float64 resolves.
 
-    A function of the representer weight space has two sets of coordinates, θ(·) = Σ_j θ_j k(·, x_j) = Σ_i w_i u⁽ⁱ⁾(·):
-    `coordinates` and `weights` lead from one to the other.
+    A function in the span of the k(·, x_j) has two sets of coordinates, θ(·) = Σ_j θ_j k(·, x_j) = Σ_i w_i u⁽ⁱ⁾(·).
+    `coordinates` maps the representer weights θ to w, and `weights` maps w to θ.
 
     >>> import jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -78,35 +96,62 @@ class SpectralBasis(Basis):
 
     @property
     def eigenvectors(self) -> Float64[np.ndarray, "N r"]:
-        """U, a column each."""
+        """The eigenvectors U of K, one per column."""
         return self.coefficients * np.sqrt(self.eigenvalues)
 
     def coordinates(self, theta: Shaped[ArrayLike, "N *s"]) -> Float64[np.ndarray, "r *s"]:
-        """w = Λ^½ Uᵀθ."""
+        """Return the coordinates w = Λ^½ Uᵀθ in the basis.
+
+        Parameters
+        ----------
+        theta
+            Representer weights θ.
+        """
         return (self.coefficients * self.eigenvalues).T @ np.asarray(theta, dtype=np.float64)
 
     def weights(self, w: Shaped[ArrayLike, "r *s"]) -> Float64[np.ndarray, "N *s"]:
-        """θ = UΛ^−½ w."""
+        """Return the representer weights θ = UΛ^−½ w.
+
+        Parameters
+        ----------
+        w
+            Coordinates in the basis.
+        """
         return self.coefficients @ np.asarray(w, dtype=np.float64)
 
     def projections(self, values: Shaped[ArrayLike, "N *s"]) -> Float64[np.ndarray, "r *s"]:
-        """⟨f, u⁽ⁱ⁾⟩ = Σ_j U_ji/√λ_i f(x_j) for any f of the RKHS, from its values f(X) at the data alone."""
+        """Return the inner products ⟨f, u⁽ⁱ⁾⟩ = Σ_j U_ji/√λ_i f(x_j).
+
+        They need only the values f(X) at the data, for every f in the RKHS.
+
+        Parameters
+        ----------
+        values
+            f(X), one column per function.
+        """
         return self.coefficients.T @ np.asarray(values, dtype=np.float64)
 
     def seminorm(self, theta: Shaped[ArrayLike, "N *s"], index: slice = slice(None)) -> Float64[np.ndarray, "*s"]:
-        """The interpolation seminorm: the norm of the projection of θ(·) on the functions of an index set.
+        """Return the interpolation seminorm: the norm of the projection of θ(·) on the functions of an index set I.
 
-        Its square is θᵀUΛ_I Uᵀθ; over all indices, that of the RKHS norm.
+        Its square is θᵀUΛ_I Uᵀθ. Over all indices it is the RKHS norm.
+
+        Parameters
+        ----------
+        theta
+            Representer weights θ.
+        index
+            The index set I.
         """
         return np.asarray(np.linalg.norm(self.coordinates(theta)[index], axis=0))
 
 
 class NystromBasis(Basis):
-    """Of span{k(·, z)} the unit functions that are largest at the data, each orthogonal to those before it.
+    """Basis of span{k(·, z)}: unit functions that are largest at the data, each orthogonal to those before it.
 
-    This is the Courant–Fischer property of u⁽ⁱ⁾ within a subspace (Rayleigh and Ritz): λ_i is at most that of all rows,
-    and equal to it where the points z are all rows. Where noise differs from row to row, the data are weighted by its
-    inverse, λ_i = Σ_n σ²/Σ_nn u⁽ⁱ⁾(x_n)² with the mean noise σ².
+    This is the Courant–Fischer property of u⁽ⁱ⁾ within a subspace (Rayleigh and Ritz). λ_i is at most that of all rows,
+    and equal to it if the points z are all rows. If the noise differs between rows, the data are weighted by its
+    inverse: λ_i = Σ_n σ²/Σ_nn u⁽ⁱ⁾(x_n)² with the mean noise σ².
     """
 
     kernel: Kernel
@@ -116,19 +161,38 @@ class NystromBasis(Basis):
 
 
 def spectral_basis(kernel: Kernel, X: Shaped[ArrayLike, "..."]) -> SpectralBasis:
-    """The eigendecomposition of K = k(X, X): O(N³) time and O(N²) memory, for some thousand rows."""
+    """Return the spectral basis from the eigendecomposition of K = k(X, X).
+
+    It takes O(N³) time and O(N²) memory, so it is for a few thousand rows.
+
+    Parameters
+    ----------
+    kernel
+        The kernel k.
+    X
+        The N rows of the data.
+    """
     X = checks.inputs(X)
     eigenvalues, U = _eigen(wide(kernel, X, X))
     return SpectralBasis(kernel, X, eigenvalues, U / np.sqrt(eigenvalues))
 
 
 def nystrom_basis(system: System, points: Shaped[ArrayLike, "..."]) -> NystromBasis:
-    """One pass over the data and O(N M²) time for M points, in tiles."""
+    """Return the spectral basis within the span of M points, by one tiled pass over the data in O(N M²) time.
+
+    Parameters
+    ----------
+    system
+        Kernel, data and noise.
+    points
+        The M points z.
+    """
     z, system = checks.inputs(points, "points"), system.gathered()
     s, P = _eigen(wide(system.kernel, z, z))
     orthonormal = P / np.sqrt(s)
     gram = np.zeros((len(s), len(s)))
     for i in range(0, system.size, ROWS):
+        # Weights are relative to the mean noise, so that equal noise leaves the eigenvalues as they are.
         precision = system.mean_noise / system.noise_diagonal[i : i + ROWS]
         rows = wide(system.kernel, system.X[i : i + ROWS], z) @ orthonormal
         rows *= np.sqrt(np.asarray(precision, dtype=np.float64))[:, None]
@@ -138,24 +202,41 @@ def nystrom_basis(system: System, points: Shaped[ArrayLike, "..."]) -> NystromBa
 
 
 def _eigen(K: Float64[np.ndarray, "N N"]) -> tuple[Float64[np.ndarray, "r"], Float64[np.ndarray, "N r"]]:
-    """Eigenvalues in descending order, and their vectors, without those that are rounding."""
+    """Return the eigenvalues above rounding, in descending order, and their eigenvectors."""
     eigenvalues, U = np.linalg.eigh(K)
     eigenvalues, U = eigenvalues[::-1], U[:, ::-1]
     resolved = int(np.sum(eigenvalues > len(K) * np.finfo(np.float64).eps * eigenvalues[0]))
     U = U[:, :resolved]
-    signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(resolved)])  # so that no picture depends on LAPACK
+    signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(resolved)])  # signs must not depend on LAPACK
     return eigenvalues[:resolved], U * signs
 
 
 class DescentBound(eqx.Module):
-    """How far Polyak-averaged SGD can be from the posterior mean after t steps from zero (lemma 1 and proposition 1).
+    """Bounds on the error of Polyak-averaged SGD after t steps from zero (lemma 1 and proposition 1 of the paper).
 
-    The gradient is that of ‖y − Kα‖²/2σ² + αᵀKα/2, not of the scaled objective of `solvers.SGD`, with a learning rate
-    η < σ²/λ₁(λ₁ + σ²) and noise that is G-sub-Gaussian: along any unit vector its tails are at most those of N(0, G²).
-    Then all of these hold at once with probability 1 − δ.
+    The gradient is that of ‖y − Kα‖²/2σ² + αᵀKα/2, not of the scaled objective of `solvers.SGD`. The learning rate is η
+    < σ²/λ₁(λ₁ + σ²). The gradient noise is G-sub-Gaussian: along any unit vector its tails are at most those of N(0,
+    G²). Then all bounds hold at once with probability 1 − δ.
 
-    Directions which float64 does not resolve are left out: there λ_i < 1e-15 N λ₁, and the error, at most √λ_i ‖y‖/σ²,
-    can be neglected beside the others.
+    Directions that float64 does not resolve are left out. There λ_i < 1e-15 N λ₁, and the error, at most √λ_i ‖y‖/σ²,
+    is negligible compared with the others.
+
+    Attributes
+    ----------
+    basis
+        Spectral basis of the data.
+    noise
+        Noise variance σ².
+    y_norm
+        ‖y‖.
+    learning_rate
+        η. Raises `ValueError` if it is not below `largest_learning_rate`.
+    gradient_noise
+        G.
+    steps
+        t, at least 1.
+    delta
+        δ, the probability with which a bound may fail.
     """
 
     basis: SpectralBasis
@@ -179,39 +260,49 @@ class DescentBound(eqx.Module):
             raise ValueError(f"delta must be between 0 and 1, but it is {self.delta}.")
 
     def scale(self, size: int) -> float:
-        """‖y‖/ησ²t + G √(2/t log |I|/δ), which every bound for |I| directions is a multiple of."""
+        """Return ‖y‖/ησ²t + G √(2/t log |I|/δ), the common factor of all bounds for |I| directions."""
         bias = self.y_norm / (self.learning_rate * self.noise * self.steps)
         return bias + self.gradient_noise * math.sqrt(2 / self.steps * math.log(size / self.delta))
 
     @property
     def eigenvectors(self) -> Float64[np.ndarray, "r"]:
-        """Lemma 1: of |u_iᵀ(α* − ᾱ)|, the error of the representer weights along each eigenvector."""
+        """Lemma 1: the bound on |u_iᵀ(α* − ᾱ)|, the error of the representer weights along each eigenvector."""
         return self.scale(self.basis.points.shape[0]) / self.basis.eigenvalues
 
     @property
     def projections(self) -> Float64[np.ndarray, "r"]:
-        """Proposition 1: of the RKHS norm of the error of the mean projected on each u⁽ⁱ⁾."""
+        """Proposition 1: the bound on the RKHS norm of the error of the mean, projected on each u⁽ⁱ⁾."""
         return self.scale(self.basis.points.shape[0]) / np.sqrt(self.basis.eigenvalues)
 
     def seminorm(self, index: slice = slice(None)) -> float:
-        """The same on a subspace: of the interpolation seminorm of the error, for this index set alone."""
+        """Return the bound on a subspace: on the interpolation seminorm of the error for this index set."""
         eigenvalues = self.basis.eigenvalues[index]
         return self.scale(len(eigenvalues)) * float(np.sqrt(np.sum(1 / eigenvalues)))
 
     def pointwise(self, x: Shaped[ArrayLike, "..."]) -> Float64[np.ndarray, "n"]:
-        """The corollary: of |μ_SGD(x) − μ(x)|, large where functions of small eigenvalues are large."""
+        """Return the bound of the corollary, on |μ_SGD(x) − μ(x)|: large where functions of small eigenvalues are
+        large.
+        """
         size = self.basis.points.shape[0]
         return self.scale(size) * np.sum(np.abs(self.basis.values(x)) / np.sqrt(self.basis.eigenvalues), axis=1)
 
 
 def largest_learning_rate(basis: SpectralBasis, noise: float) -> float:
-    """σ²/λ₁(λ₁ + σ²), below which the bounds hold."""
+    """Return σ²/λ₁(λ₁ + σ²), the learning rate below which the bounds of `DescentBound` hold.
+
+    Parameters
+    ----------
+    basis
+        Spectral basis of the data.
+    noise
+        Noise variance σ².
+    """
     largest = float(basis.eigenvalues[0])
     return noise / (largest * (largest + noise))
 
 
 class Regions(NamedTuple):
-    """To what share each point lies in each of the paper's three regions: scores from 0 to 1 whose sum is 1."""
+    """Scores of each point for the three regions of the paper, from 0 to 1, with sum 1."""
 
     interpolation: Float64[np.ndarray, "n"]
     extrapolation: Float64[np.ndarray, "n"]
@@ -219,12 +310,19 @@ class Regions(NamedTuple):
 
 
 def basis_of(posterior: Posterior, num_points: int = 2000) -> Basis:
-    """The spectral basis of a posterior: exact up to `num_points` rows, on a Nyström subspace of so many above.
+    """Return the spectral basis of a posterior: exact up to `num_points` rows, above that on a Nyström subspace.
 
-    Half of its points are rows at random, which are where most data are, and half are those that the others tell least
-    of, so that nothing is left out.
+    Half of the points of the subspace are random rows, which lie where most data are. The other half are greedy pivots,
+    each the row that the pivots before it determine least, so that no part of the data is left out.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    num_points
+        Dimension of the subspace, at least 2.
     """
-    posterior = posterior.gathered()  # without rows of padding
+    posterior = posterior.gathered()  # on one device, without padding rows
     system = posterior.system
     checks.at_least(num_points, 2, "num_points")
     if system.size <= num_points:
@@ -242,21 +340,32 @@ def regions(
     basis: Basis | None = None,
     smallest: float | None = None,
 ) -> Regions:
-    """Whether points lie in the prior, the interpolation or the extrapolation region of a posterior.
+    """Return to what share points lie in the interpolation, extrapolation and prior regions of a posterior.
 
-    k(x, ·) is split in the RKHS: into its projection on the spectral basis functions with λ_i ≥ `smallest`, on the
-    others, and the rest, which is orthogonal to everything that the data can tell. Their squared norms add up to
-    k(x, x), and their shares are the scores:
+    k(x, ·) is split in the RKHS into three parts: its projection on the spectral basis functions with λ_i ≥ `smallest`,
+    its projection on the other basis functions, and the rest, which is orthogonal to all functions that the data
+    determine. The squared norms of the parts add up to k(x, x), and their shares are the scores:
 
         interpolation = Σ_{λ_i ≥ σ²} u⁽ⁱ⁾(x)² / k(x, x),   extrapolation = Σ_{λ_i < σ²} u⁽ⁱ⁾(x)² / k(x, x),
         prior = Var(f(x) | f(X)) / k(x, x).
 
-    The default of `smallest` is the noise variance σ²: of a function along u⁽ⁱ⁾ the posterior mean keeps the share
-    λ_i/(λ_i + σ²), so the data outweigh the prior exactly in the directions of interpolation. With noise that differs
-    from row to row, the values at the data are weighted by its inverse.
+    The posterior mean keeps the share λ_i/(λ_i + σ²) of a function along u⁽ⁱ⁾. With the default of `smallest`, the data
+    therefore outweigh the prior in exactly the directions of interpolation. If the noise differs between rows, the
+    values at the data are weighted by its inverse.
 
-    On more rows than `basis_of` decomposes exactly, the prior score is an upper bound: a subspace explains less. A
-    basis that is kept serves any number of calls.
+    With more rows than `basis_of` decomposes exactly, the prior score is an upper bound, because a subspace explains
+    less.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    x
+        Points, one per row.
+    basis
+        Basis from `basis_of`, to be used again in several calls. None computes it.
+    smallest
+        Smallest eigenvalue of an interpolation direction. None is the mean noise variance σ².
     """
     posterior = posterior.gathered()
     basis = basis_of(posterior) if basis is None else basis
@@ -264,6 +373,7 @@ def regions(
     x = checks.inputs(x, "x")
     shares = basis.values(x) ** 2 / np.asarray(posterior.gp.kernel.diag(x), dtype=np.float64)[:, None]
     top = basis.eigenvalues >= smallest
+    # Rounding can take the sum of the shares above 1.
     explained = np.minimum(shares.sum(axis=1), 1)
     interpolation = np.minimum(shares[:, top].sum(axis=1), explained)
     return Regions(interpolation, explained - interpolation, 1 - explained)

@@ -27,21 +27,23 @@ COMMANDS = {
     "experiment": "the tables and figures of the paper, run here",
     "bench": "measure speed, memory and accuracy beside peers",
 }
-"""Each is a module of this package with `add_to(commands)`, imported when it is called: help does not wait for JAX."""
+"""Each command is a module of this package with `add_to(commands)`, imported only if it is called: importing JAX would
+delay the help.
+"""
 
 EXTRAS = ("pyarrow", "matplotlib")
-"""What some commands need and the library does not."""
+"""Packages that some commands need and the library does not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; what is wrong with the input is one sentence on stderr and exit code 2."""
+    """Run a command and return its exit code; bad input prints one line on stderr and returns 2."""
     code = 0
     try:
         try:
             code = _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            print(end="", flush=True)  # here, since Python would complain of a reader that is gone when it ends
-    except BrokenPipeError:  # the reader of standard output, `head` for instance, has seen enough
+            print(end="", flush=True)  # flush here: at exit, Python would report a closed pipe as an error
+    except BrokenPipeError:  # the reader of stdout, for instance `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
@@ -58,13 +60,13 @@ def _run(words: Sequence[str]) -> int:
         if package not in EXTRAS:
             raise
         say(f"{package} is not installed: pip install {package}.")
-    except ConnectionError as error:  # JAX would wait at the end for the processes that are gone
+    except ConnectionError as error:  # at exit JAX would wait for the processes that are gone
         say(one_line(error))
         os._exit(2)
     except (ValueError, OSError, ArithmeticError) as error:
         say(one_line(error))
     except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX's word for it
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX has no class for it
             raise
         say("there is not enough memory for this: ask for fewer samples, or give fewer rows or columns.")
     except KeyboardInterrupt as stop:
@@ -77,10 +79,10 @@ def _run(words: Sequence[str]) -> int:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """What a command is asked for, and the function `run` that does it."""
+    """Return the parsed command line, with the function of the command as `run`."""
     parser, called = _parsers(words)
     command, unknown = parser.parse_known_args(words)
-    if unknown:  # by the command itself, which shows its own usage
+    if unknown:  # reported by the command's own parser, which shows its usage
         options = [option for action in called._actions for option in action.option_strings]
         near = get_close_matches(unknown[0], options, 1)
         called.error(f"{' '.join(unknown)} is not known" + (f": is {near[0]} meant?" if near else "."))
@@ -88,7 +90,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parsers(words: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The command line, and the command that is called, with all its options; the others have their names only."""
+    """Return the parser, and that of the called command with all its options; others have their names only."""
     parser = argparse.ArgumentParser(
         prog="pathgp",
         description="Gaussian process regression whose posterior is functions, at any data size.",
@@ -114,7 +116,8 @@ def _warnings_as_sentences() -> Iterator[None]:
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack, so that temporary files are deleted; only the main thread may ask for it."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that temporary files are deleted."""
+    # Python lets only the main thread set signal handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -122,7 +125,7 @@ def _termination_as_exit() -> Iterator[None]:
     before = {
         number: signal.signal(number, lambda number, _: sys.exit(128 + number))
         for number in stops
-        if signal.getsignal(number) != signal.SIG_IGN  # as nohup has it
+        if signal.getsignal(number) != signal.SIG_IGN  # nohup ignores SIGHUP
     }
     try:
         yield

@@ -1,4 +1,4 @@
-"""`pathgp bench`: figures that anyone can repeat, each beside its peers in one run."""
+"""`pathgp bench`: reproducible measurements, each compared with peers in one run."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from pathgp_paper.bench.peers import PEERS
 
 
 def add_to(commands: Any) -> None:
-    """Adds `bench` and its benchmarks to the command line."""
+    """Add `bench` and its benchmarks to the command line."""
     benchmarks = commands.add_parser("bench", help="measure speed, memory and accuracy beside peers").add_subparsers(
         required=True, metavar="BENCHMARK"
     )
@@ -59,7 +59,7 @@ def add_to(commands: Any) -> None:
 
 
 def bench_kernel(arguments: argparse.Namespace) -> None:
-    """Times the product and prints the table."""
+    """Time the kernel product, and print and store the table."""
     _check_outs(arguments)
     at_least(arguments.inputs, 1, "--inputs")
     rows = product.run(inputs=arguments.inputs)
@@ -68,8 +68,8 @@ def bench_kernel(arguments: argparse.Namespace) -> None:
 
 
 def bench_solve(arguments: argparse.Namespace) -> None:
-    """Runs each contestant in a process of its own, one after the other, and prints the table."""
-    # What is wrong with the input is said before any work.
+    """Run each contestant in its own process, one after the other, and print and store the table."""
+    # Errors in the input are raised before any work.
     a = arguments
     _check_outs(a)
     at_least(a.timeout, 0, "--timeout")
@@ -94,7 +94,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
 
 
 def bench_predict(arguments: argparse.Namespace) -> None:
-    """Conditions on a data set, times predictions and prints the table."""
+    """Time the predictions of a posterior, and print and store the table."""
     _check_outs(arguments)
     at_least(arguments.points, 1, "--points")
     data, gp = contest.problem(arguments.dataset, arguments.n, 0)
@@ -107,7 +107,7 @@ def bench_predict(arguments: argparse.Namespace) -> None:
 
 
 def bench_learn(arguments: argparse.Namespace) -> None:
-    """Learns hyperparameters, judges them on the test rows, and stores them for `bench solve`."""
+    """Fit hyperparameters, evaluate them on the test rows, and store them for `bench solve`."""
     a = arguments
     _check_outs(a)
     for option, number in (("--n", a.n), ("--test-rows", a.test_rows)):
@@ -118,7 +118,7 @@ def bench_learn(arguments: argparse.Namespace) -> None:
     gp, figures = learning.learn(data, a.method)
     figures |= {"dataset": a.dataset, "rows": len(data.X), "gigabytes": contest.peak_gigabytes()}
     found = {"benchmark": "learn", **figures, **learning.as_published(gp)}
-    store(a.out, found)
+    store(a.out, found)  # before the evaluation, which can take long
     if not a.no_test:
         figures |= learning.judge(data, gp)
         store(a.out, found | figures)
@@ -126,12 +126,13 @@ def bench_learn(arguments: argparse.Namespace) -> None:
 
 
 def contested(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The figures of one contestant, which runs in a process of its own, or why there are none."""
+    """Return the result of one contestant, or the reason why it failed."""
     command = [sys.executable, "-m", "pathgp_paper.bench.contest", name, "--dataset", arguments.dataset]
     command += ["--split", str(arguments.split)] + ([] if arguments.n is None else ["--n", str(arguments.n)])
     for option in ("noise", "hyperparameters", "test_rows"):
         value = getattr(arguments, option)
         command += [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    # A process of its own measures the memory of one contestant, and its crash does not end the others.
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout)
     except subprocess.TimeoutExpired:
@@ -145,7 +146,7 @@ def contested(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _in_short(reason: str) -> str:
-    """The last line of a traceback, where it is long or a peer is missing, in a few words."""
+    """Return the last line of a traceback, shortened for a missing package or a failed allocation."""
     if "ModuleNotFoundError" in reason:
         return f"not installed ({reason.split(': ')[-1]})"
     asked = re.search(r"tried to allocate (\d+) bytes", reason)
@@ -153,7 +154,7 @@ def _in_short(reason: str) -> str:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """A line for each contestant, with the ratio of its time to that of the fastest peer that finished."""
+    """Return one line per contestant, with the ratio of its time to that of the fastest peer that finished."""
     peers = [r["seconds"] for r in results if r["name"] in PEERS and "failed" not in r]
     head = f"{'name':<14} {'seconds':>8} {'to peer':>8} {'compile':>8} {'passes':>7} {'GB':>6} {'RMSE':>7} {'NLL':>8}"
     return "\n".join([head, *(_line(r, min(peers, default=None)) for r in results)])
@@ -172,7 +173,7 @@ def _line(result: dict[str, Any], best: float | None = None) -> str:
 
 
 def _check_outs(arguments: argparse.Namespace) -> None:
-    """Refuses what cannot be written to before the work; figures of before are replaced."""
+    """Raise an error before any work if an output cannot be written; earlier results are replaced."""
     if arguments.out is not None:
         check_out(arguments.out, force=True)
     if getattr(arguments, "plot", None) is not None:
@@ -180,7 +181,7 @@ def _check_outs(arguments: argparse.Namespace) -> None:
 
 
 def store(path: pathlib.Path | None, figures: dict[str, Any]) -> None:
-    """Writes the figures with the machine and the date beside them, in one move."""
+    """Write the results atomically, with the machine and the date."""
     if path is None:
         return
     stored = {"date": date.today().isoformat(), "machine": machine(), **figures}

@@ -1,8 +1,8 @@
-"""What a fit takes, told before it starts: seconds and bytes as functions of sizes (docs/scaling.md).
+"""Estimates of the seconds and bytes that a fit takes, as functions of sizes (docs/scaling.md).
 
-Bytes follow from the arrays that are alive at once. Seconds are counted work over rates that a moment's measurement
-gives for the machine at hand. How many passes or steps a solver needs depends on the data: what is assumed here is
-what it took on those of docs/benchmarks.md, and is said in the estimate.
+Bytes follow from the arrays that are alive at once. Seconds are counted operations over rates that a short measurement
+gives for the machine. The number of passes or steps that a solver needs depends on the data. The assumed numbers are
+those measured in docs/benchmarks.md, and the estimate states them.
 """
 
 import dataclasses
@@ -31,95 +31,99 @@ from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
 from pathgp.solvers.sap import PROBES
 
 DOUBLE = 8
-"""Bytes of a number in float64."""
+"""Bytes of a float64 number."""
 
 PASSES, SAP_PASSES, CG_STEPS = 3, 20, 60
-"""Assumed of Auto (it took two to four), of SAP until its own tolerance, and of CG."""
+"""Assumed passes of Auto (it took two to four), passes of SAP to its own tolerance, and steps of CG."""
 
 FEATURES, SINE = int(inspect.signature(condition).parameters["num_features"].default), 7
-"""Random features of a prior draw, and how many kernel entries one takes as long as."""
+"""Random features per prior draw, and the time of one of them in kernel entries."""
 
 STARTING_BYTES, LEARNING_BYTES, LEVEL_BYTES = 550_000_000, 280_000_000, 130_000_000
-"""Python, JAX and a compiled solve; learning by neighbours; its programs and leftovers for each half of the rows."""
+"""Memory of Python, JAX and a compiled solve; of nearest-neighbour fitting; of its programs and leftovers per halving
+of the rows.
+"""
 
 STARTING_FLOPS, LEVEL_FLOPS = 1.4e12, 2.3e11
-"""How long compiling takes, and for each half of the rows, in operations of a product of matrices."""
+"""Time of compilation, and its increase per halving of the rows, in flops of a matrix product."""
 
 LEARNING_SHARE, DRAWING_SHARE, SOLVING_SHARE, JUDGING_SHARE = 0.6, 0.2, 0.2, 0.3
-"""Of the time of compiling what belongs to each; judging comes on top."""
+"""Shares of the compilation time for fitting, prior draws and the solve. That for held-out rows comes on top."""
 
 BLOCK_FLOPS, LOOK_STEPS = 12, 10
-"""How long the inverse factor of a block takes to a product of as many operations; steps between looks at the clock."""
+"""Time of the inverse factor of a block relative to a matrix product of equal flops; steps between checks of the clock.
+"""
 
 JUDGED_FLOPS = 4e7
-"""What a prediction takes, in operations of a product of matrices: most are a small factorisation."""
+"""Time of predicting one row, in flops of a matrix product; most of it is a small factorisation."""
 
 
 def float_bytes() -> int:
-    """Of a number as it is computed with: float32, or float64 where that is enabled."""
+    """Return the bytes of a number in JAX's default dtype."""
     return jnp.result_type(float).itemsize
 
 
 class Rates(NamedTuple):
-    """Seconds that one of each takes on a machine."""
+    """Seconds per operation on a machine."""
 
     entry: float
-    """A kernel entry, computed and used in a product with as many columns as are solved for."""
+    """Seconds per kernel entry, computed and used in a product with all columns of the solve."""
     flop: float
-    """An operation of a product of float64 matrices."""
+    """Seconds per operation of a float64 matrix product."""
     distance: float
-    """A distance in the search for neighbours."""
+    """Seconds per distance in a neighbour search."""
 
 
 class Work(NamedTuple):
-    """What a solver computes, and what it holds beside the data and the right-hand sides."""
+    """The operations of a solver, and the memory that it needs in addition to the data and the right-hand sides."""
 
     solver: str
     entries: float = 0.0
     """Kernel entries that are computed, each for one product with all columns."""
     again: float = 0.0
-    """Those of them that are used in a second product."""
+    """Entries that are used in a second product."""
     flops: float = 0.0
-    """Operations of factorisations, as of float64."""
+    """Operations of factorisations, as in float64."""
     columns: float = 0.0
-    """Arrays with a row for each row of the data and a column for each right-hand side."""
+    """Number of arrays with one row per data row and one column per right-hand side."""
     inputs: float = 0.0
-    """Arrays with a row for each row of the data and a column for each input."""
+    """Number of arrays with one row per data row and one column per input."""
     bytes: float = 0.0
-    """What else: factors, and matrices of points."""
+    """Other memory: factors, and matrices of points."""
     prepared: float = 0.0
     """Operations before the first step."""
     first: float = 0.0
-    """Entries until the solver first looks at the clock."""
+    """Entries computed before the solver first checks the clock."""
     last: float = 0.0
-    """Entries after it has seen that its time is up: of a last residual."""
+    """Entries computed after the time is up, for a last residual."""
 
 
 class Floor(NamedTuple):
-    """Seconds that no budget of time cuts short."""
+    """Seconds that a time limit cannot cut short."""
 
     learning: float = 0.0
-    """Compiling it."""
+    """Compilation of hyperparameter fitting."""
     first: float = 0.0
-    """Of the solver, until it first looks at the clock."""
+    """The solver, until it first checks the clock."""
     rest: float = 0.0
     """Prior draws, the last residual, and predictions of held-out rows."""
 
     def budget(self, seconds: float) -> float:
-        """The `max_seconds` of an estimator, so that all takes so many seconds where they are enough.
+        """Return the `max_seconds` of an estimator with which everything takes this many seconds, if they are enough.
 
-        Half of it is for learning, and the solver has what that leaves; but it takes its `first` at any rate.
+        Half of it is for hyperparameter fitting, and the solver gets the rest, but never less than its `first`.
 
         >>> Floor(0, first=10, rest=20).budget(100), Floor(0, first=30, rest=20).budget(60)
         (80, 20)
         """
+        # After fitting for half of the limit, `first` seconds of the solver must fit into what is left.
         left = seconds - self.rest
         return min(left, 2 * (left - self.first))
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What a fit is expected to take, and the solver and passes that this goes by."""
+    """Expected time and memory of a fit, and the solver and number of passes assumed for it."""
 
     seconds: float
     bytes: float
@@ -127,7 +131,7 @@ class Estimate:
     floor: Floor = dataclasses.field(default_factory=Floor)
 
     def __str__(self) -> str:
-        """In words.
+        """Return the estimate in words.
 
         >>> print(Estimate(95.0, 2.34e9, "SAP with 5 passes"))
         about 2 min and 2.3 GB (SAP with 5 passes)
@@ -148,11 +152,30 @@ def estimate(
     processes: int = 1,
     judged: int = 0,
 ) -> Estimate:
-    """What `pathgp fit` with this solver, and as many inducing points, takes on a table of this size.
+    """Return the expected time and memory of `pathgp fit` on a table of this size.
 
-    `held_bytes` are those of the table in memory, 4 N (d + 2) unless given, in float64 8 N (d + 1). Without `rates`
-    they are measured first, which takes a second. Of a job of several `processes` it is what each of them takes, on a
-    machine of its own. `judged` rows are predicted after the fit.
+    Parameters
+    ----------
+    rows
+        Rows to fit.
+    inputs
+        Number of inputs.
+    num_samples
+        Number of posterior samples.
+    solver
+        Name of the solver.
+    points
+        Number of inducing points. None is the default of the solver.
+    max_seconds
+        Time limit of the fit. None means no limit.
+    held_bytes
+        Memory of the table. None is 4 N (d + 2), in float64 8 N (d + 1).
+    rates
+        Rates of the machine. None measures them first, which takes a second.
+    processes
+        Number of processes of a job. The estimate is for each of them, on its own machine.
+    judged
+        Rows that are predicted after the fit.
 
     >>> found = estimate(2_000_000, 10, 16, "inducing", points=2000, rates=Rates(1e-9, 2e-11, 1e-8))
     >>> print(found.solver)
@@ -177,12 +200,12 @@ def estimate(
 
 
 def table_bytes(rows: int, inputs: int) -> float:
-    """Of a table that was read: inputs as they are computed with, and the target in float64."""
+    """Return the memory of a table: inputs in JAX's default dtype, and the target in float64."""
     return rows * (float_bytes() * inputs + DOUBLE)
 
 
 def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
-    """What a solver of this name does with N rows and c columns."""
+    """Return the work of the solver of this name for N rows and c columns."""
     named(SOLVERS, solver, "solver")
     if solver == "auto":
         return _auto(N, c)
@@ -196,17 +219,17 @@ def _cholesky(N: int, c: int) -> Work:
 
 
 def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> Work:
-    """A pass computes N² entries. The blocks are factorised once, or in every pass where the factors are too large."""
+    """A pass computes N² entries. Blocks are factorised once, or in every pass if the factors are too large to keep."""
     s = SOLVERS["sap"]()
     block, kept = min(s.block_size if block is None else block, N), s.factor_bytes
     factors = float_bytes() * N * block
     visits = 1 if factors <= kept else passes
-    flops = visits * N * block**2 + passes * N * block * c  # in float32, two of which are as fast as one of float64
+    flops = visits * N * block**2 + passes * N * block * c  # two float32 operations take the time of one in float64
     name = f"SAP, {passes} passes"
     prepared = BLOCK_FLOPS * N * block**2 * (1 if visits == 1 else 0.1)
-    probes = 3 * PROBES * N  # by which it estimates its error, before the first pass; then PROBES * N in each
+    probes = 3 * PROBES * N  # set-up of the error estimate, which then takes PROBES * N per pass
     entries = passes * (N**2 + PROBES * N) + probes
-    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes + PROBES * N}  # it keeps its residual
+    uncut = {"prepared": prepared, "first": 0.1 * N**2 + probes + PROBES * N}  # no last residual: it is kept up to date
     return Work(
         name,
         entries=entries,
@@ -258,8 +281,10 @@ def _sgd(N: int, c: int) -> Work:
 
 
 def _inducing(N: int, c: int, M: int) -> Work:
-    """A step passes over all pairs of a row and a point, every tenth one twice; and once for the right-hand side."""
-    steps = round(min(50, 12 * (N / M) ** 0.13))  # it took 15, 18, 30 and 27 with 10, 50, 250 and 1000 rows a point
+    """A step passes over all pairs of a row and a point, every tenth step twice; the right-hand side takes one pass
+    more.
+    """
+    steps = round(min(50, 12 * (N / M) ** 0.13))  # measured: 15, 18, 30 and 27 with 10, 50, 250 and 1000 rows per point
     passes = 1.1 * steps
     entries = (passes + 1) * N * M + passes * M**2
     flops = M**3 + steps * 4 * M**2 * c
@@ -276,12 +301,13 @@ WORKS: dict[str, Callable[[int, int], Work]] = {
     "sgd": _sgd,
     "subset": _subset,
 }
+"""Work of each solver with N rows and c columns. `work_of` has "auto" and "inducing" too."""
 
 
 def solving_bytes(work: Work, size: tuple[int, int, int], processes: int = 1) -> float:
-    """What is alive at once in a solve of N rows, d inputs and c columns.
+    """Return the memory that is alive at once in a solve of N rows, d inputs and c columns.
 
-    Several processes have a share each, after a start at which all have the inputs and right-hand sides whole.
+    Each of several processes has a share of the rows, but at the start all of the inputs and right-hand sides.
     """
     N, d, c = size
     split = float_bytes() * N * (work.columns * c + work.inputs * d) / processes
@@ -289,23 +315,25 @@ def solving_bytes(work: Work, size: tuple[int, int, int], processes: int = 1) ->
 
 
 def solving_seconds(work: Work, size: tuple[int, int, int], rates: Rates) -> float:
-    """The entries, a second product where there is one, the factorisations, and the prior draws at the data."""
+    """Return the time of kernel entries, second products, factorisations, and prior draws at the data."""
     N, _, c = size
     return rates.entry * (work.entries + SINE * FEATURES * N) + rates.flop * (work.again * c + work.flops)
 
 
 LOOK_SECONDS = 0.3
-"""How long each rate is measured for at least."""
+"""Shortest time for which each rate is measured."""
 
 STEP_FLOPS = 3e9
-"""What a step of `NearestNeighbour` takes, in operations of a product of matrices: most are small factorisations."""
+"""Time of one step of `NearestNeighbour`, in flops of a matrix product; most of it are small factorisations."""
 
 
 def learning_seconds(N: int, rates: Rates) -> float:
-    """Steps of a cost that does not depend on N, and above `PREFIX_ROWS` rows a search every `REFRESH` of them.
+    """Return the time of hyperparameter fitting.
 
-    A pool of rows is looked up among N, N/2, N/4 … rows, half of it, a quarter, …: 2/3 of `POOL_ROWS` · N distances.
-    Below, every step looks its rows up among all; and of few rows, the exact likelihood is factorised about 60 times.
+    Each step has a cost that does not depend on N. Above `PREFIX_ROWS` rows there is a neighbour search every `REFRESH`
+    steps: half of a pool of rows is searched among N rows, a quarter among N/2, and so on, 2/3 `POOL_ROWS` · N
+    distances in all. Below, every step searches among all rows. The exact likelihood of few rows is factorised about 60
+    times.
     """
     if N <= EXACT_ROWS:
         return rates.flop * 60 * 3 * N**3
@@ -317,17 +345,17 @@ def learning_seconds(N: int, rates: Rates) -> float:
 
 
 def levels(N: int) -> int:
-    """How often the rows are halved until few enough are left: a search is compiled for each."""
+    """Return how often the rows are halved down to `PREFIX_ROWS`: a search is compiled for each level."""
     return max(0, math.ceil(math.log2(N / PREFIX_ROWS)))
 
 
 def compiling_seconds(N: int, rates: Rates) -> float:
-    """Until all is compiled."""
+    """Return the time of all compilations."""
     return rates.flop * (STARTING_FLOPS + levels(N) * LEVEL_FLOPS)
 
 
 def judging_seconds(judged: int, N: int, rates: Rates) -> float:
-    """Predictions of so many rows with their variances, from N rows and a local projection at each."""
+    """Return the time to predict `judged` rows with variances, each from N rows and a local projection."""
     if judged == 0:
         return 0.0
     compiling = JUDGING_SHARE * compiling_seconds(N, rates)
@@ -335,23 +363,23 @@ def judging_seconds(judged: int, N: int, rates: Rates) -> float:
 
 
 def compiled_bytes(N: int) -> float:
-    """Python, JAX, and the programs."""
+    """Return the memory of Python, JAX and compiled programs."""
     return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_ROWS else 0) + levels(N) * LEVEL_BYTES
 
 
 def learning_bytes(N: int) -> float:
-    """Distances of the rows of a pool to the last few thousand, E = N/2^levels, of which there are two at a time."""
+    """Return the memory of a neighbour search: two arrays of distances from a pool to the last E = N/2^levels rows."""
     return 2 * float_bytes() * 2 * POOL_ROWS * (E := N / 2 ** levels(N)) * E / N if N > PREFIX_ROWS else 0.0
 
 
 def measured_rates(inputs: int, columns: int) -> Rates:
-    """The rates of this machine, from the best of a few runs of small parts of the work."""
+    """Return the rates of this machine, from the fastest of a few runs of small parts of the work."""
     rng = np.random.default_rng(0)
     numbers = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype=float)
     A, Z, V, many = numbers(2048, inputs), numbers(8192, inputs), numbers(8192, columns), numbers(65_536, inputs)
     square = rng.normal(size=(512, 512))
     by_all = _best(lambda: square @ square)
-    with threadpool_limits(1, user_api="blas"):  # which other work on the processors does not hold up
+    with threadpool_limits(1, user_api="blas"):  # other work on one core would delay all threads
         by_one = _best(lambda: square @ square)
     return Rates(
         _best(lambda: _product(A, Z, V)) / (2048 * 8192),
@@ -371,7 +399,7 @@ def _search(points: Float[Array, "N d"], Q: Float[Array, "n d"]) -> Int[Array, "
 
 
 def _best(f: Callable[[], Any]) -> float:
-    """The least seconds of many short runs after a first one: other work on the machine only ever adds to them."""
+    """Return the shortest of many run times, compilation excluded: other work on the machine only adds time."""
     jax.block_until_ready(f())
     seconds = []
     while len(seconds) < 3 or (sum(seconds) < LOOK_SECONDS and len(seconds) < 50):
@@ -382,7 +410,7 @@ def _best(f: Callable[[], Any]) -> float:
 
 
 def _time(seconds: float) -> str:
-    """A time in words.
+    """Return a time in words.
 
     >>> _time(40.4), _time(150), _time(9000), _time(3e6)
     ('40 s', '2 min', '2.5 h', '35 days')

@@ -1,4 +1,4 @@
-"""What the commands share: help with examples, sentences on stderr, results on stdout, safe names for output."""
+"""Functions shared by the commands: help, messages on stderr, results on stdout, checks of output files."""
 
 import argparse
 import json
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C, where there is something to say about what was kept."""
+    """Ctrl-C, with a message about the files that were kept."""
 
 
 def add_command(
     commands: Any, name: str, purpose: str, run: Callable[[argparse.Namespace], int | None], examples: str
 ) -> argparse.ArgumentParser:
-    """A command with its purpose and examples in `--help`."""
+    """Add a command with its purpose and examples in `--help`."""
     shown = "\n".join(f"  {line}" for line in examples.strip().splitlines())
     parser = commands.add_parser(
         name,
@@ -31,12 +31,12 @@ def add_command(
 
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
-    """The option that names the folder of the data sets."""
+    """Add the option `--data-dir`."""
     parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the data sets, instead of PATHGP_DATA")
 
 
 def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
-    """The option for texts that were not in the fit."""
+    """Add the option for categories that were not in the fitted data."""
     parser.add_argument(
         "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
     )
@@ -44,11 +44,11 @@ def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
-    """Has PATHGP_DATA name this folder, if there is one: for this process and those that it starts."""
+    """Set PATHGP_DATA to this folder, if any, for this process and those that it starts."""
     before = os.environ.get("PATHGP_DATA")
     try:
         if folder is not None:
-            os.environ["PATHGP_DATA"] = os.path.abspath(folder)  # its parent is asked for too
+            os.environ["PATHGP_DATA"] = os.path.abspath(folder)  # absolute, because its parent is used too
         yield
     finally:
         if folder is not None:
@@ -57,12 +57,12 @@ def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
 
 
 def say(sentence: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     print(f"pathgp: {sentence}", file=sys.stderr, flush=True)
 
 
 def say_dialect(path: pathlib.Path) -> None:
-    """How a CSV is read, where that is not by commas."""
+    """Print how a CSV file is read, if its columns are not separated by commas."""
     from pathgp.cli.tables.files import dialect
 
     if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path)).separator != ",":
@@ -71,13 +71,13 @@ def say_dialect(path: pathlib.Path) -> None:
 
 
 def one_line(message: object, most: int = 2000) -> str:
-    """A message on one line, without its middle where it is very long: the remedy stands at the end."""
+    """Return a message as one line, cut in the middle if it is very long: its end has the remedy."""
     line = " ".join(str(message).split())
     return line if len(line) <= most else f"{line[: most // 2]} … {line[-most // 2 :]}"
 
 
 def show(result: Mapping[str, Any], lines: Mapping[str, str], as_json: bool) -> None:
-    """The result on stdout: JSON for machines, or a line for each part."""
+    """Print the result on stdout: as JSON, or as one line per part."""
     if as_json:
         print(json.dumps(result))
     else:
@@ -86,20 +86,20 @@ def show(result: Mapping[str, Any], lines: Mapping[str, str], as_json: bool) -> 
 
 
 def check_picture(path: pathlib.Path, force: bool) -> None:
-    """Refuses, before any work, what no picture can be written to."""
+    """Raise an error, before any work, if no figure can be written to `path`."""
     check_out(path, force)
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise ValueError(f"{path} must end in .png, .pdf or .svg.")
 
 
 def check_seed(seed: int) -> None:
-    """Refuses, before any work, what is no seed."""
+    """Raise `ValueError`, before any work, if the seed is out of range."""
     if not 0 <= seed < 2**32:
         raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {seed}.")
 
 
 def check_out(path: pathlib.Path, force: bool) -> None:
-    """Raise, before any work, if `path` cannot be written to, or exists and `force` is not given."""
+    """Raise an error, before any work, if `path` cannot be written, or exists and `force` is not given."""
     from pathgp.runs.atomic import check_writable
 
     if path.is_dir():

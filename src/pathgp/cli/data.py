@@ -1,4 +1,4 @@
-"""`pathgp data`: which data sets there are."""
+"""`pathgp data`: the list of data sets."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathgp_paper import datasets
 
 
 def add_to(commands: Any) -> None:
-    """Adds `data list` to the command line."""
+    """Add `data list` to the command line."""
     data = commands.add_parser("data", help="the data sets").add_subparsers(required=True, metavar="ACTION")
     names = data.add_parser("list", help="name, rows, inputs, and whether it is there")
     add_data_dir(names)
@@ -19,7 +19,7 @@ def add_to(commands: Any) -> None:
 
 
 def data_list(arguments: argparse.Namespace) -> None:
-    """Prints the list, and where to get what is missing."""
+    """Print the list, and where to get missing data sets."""
     entries = datasets.known()
     print(json.dumps([entry._asdict() for entry in entries], indent=2) if arguments.json else table(entries))
     missing = [entry.name for entry in entries if not entry.present]
@@ -30,7 +30,7 @@ def data_list(arguments: argparse.Namespace) -> None:
 
 
 def table(entries: list[datasets.Entry]) -> str:
-    """A line for each data set."""
+    """Return one line per data set."""
     head = f"{'name':<16} {'N':>9} {'inputs':>6}  {'present':<8} from"
     size = lambda number: "any" if number is None else str(number)
     return "\n".join(

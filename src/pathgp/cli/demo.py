@@ -13,7 +13,7 @@ ROWS, NEW_ROWS = 800, 400
 
 
 def add_to(commands: Any) -> None:
-    """Adds `demo` to the command line."""
+    """Add `demo` to the command line."""
     parser = add_command(
         commands,
         "demo",
@@ -29,7 +29,7 @@ pathgp demo --out somewhere --force""",
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Writes two tables, then runs the commands that a user would, and shows each."""
+    """Write two tables, then run and show the commands that a user would."""
     folder: pathlib.Path = arguments.out
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: name a folder with --out.")
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     ]
     outputs = [train, new, *(pathlib.Path(shlex.split(command)[-1]) for command in commands)]
     folder.mkdir(parents=True, exist_ok=True)
+    # All outputs are checked before the first is written.
     for path in outputs:
         check_out(path, arguments.force)
     try:
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def call(words: list[str]) -> None:
-    """Runs a command as its own process would, but for what is said where it fails or is stopped."""
+    """Run a command as its own process would, except for the handling of errors and Ctrl-C."""
     from pathgp.cli import parsed
 
     command = parsed(words)
@@ -73,12 +74,12 @@ def call(words: list[str]) -> None:
 
 
 def quoted(path: pathlib.Path) -> str:
-    """A path as a word of a command line."""
+    """Return a path quoted for the shell."""
     return shlex.quote(str(path))
 
 
 def write_rides(path: pathlib.Path, rows: int, seed: int) -> None:
-    """Rides in an hour: two rush hours, fewer when it is cold or hot, and noise of 15 rides."""
+    """Write a table of rides per hour: two rush hours, fewer rides when it is cold or hot, and noise of 15 rides."""
     from pathgp.cli.tables.files import table_writer
 
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""`pathgp evaluate`: how good a model is on rows with known targets."""
+"""`pathgp evaluate`: scores of a model on rows with known targets."""
 
 import argparse
 import pathlib
@@ -10,11 +10,11 @@ from jaxtyping import Float
 from pathgp.cli.common import add_allow_unknown, add_command, show
 
 LEVELS = (50, 90, 95)
-"""Per cent of the intervals whose coverage is told."""
+"""Levels, in per cent, of the intervals whose coverage is reported."""
 
 
 def add_to(commands: Any) -> None:
-    """Adds `evaluate` to the command line."""
+    """Add `evaluate` to the command line."""
     parser = add_command(
         commands,
         "evaluate",
@@ -31,7 +31,7 @@ pathgp evaluate model.safetensors test.parquet --json""",
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predicts the rows and prints the scores."""
+    """Predict the rows and print the scores."""
     from pathgp.cli.fitted import load, predict_known
 
     fitted = load(arguments.model)
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def scores(y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], sd: Float[np.ndarray, "n"]) -> dict[str, Any]:
-    """RMSE, R², mean negative log-likelihood, and the share of true values in central intervals.
+    """Return RMSE, R², mean negative log-likelihood, and the coverage of central intervals.
 
     >>> import numpy as np
     >>> scores(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([1.0, 1.0]))["r2"]
@@ -61,7 +61,7 @@ def scores(y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], sd: Float[np
 
 
 def lines(result: dict[str, Any]) -> dict[str, str]:
-    """The scores in words."""
+    """Return the scores in words."""
     covered = ", ".join(f"{100 * share:.1f} % in those of {p} %" for p, share in result["coverage"].items())
     return {
         "RMSE": f"{result['rmse']:.5g}" + ("" if result["r2"] is None else f"  (R² {result['r2']:.4f})"),

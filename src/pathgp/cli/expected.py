@@ -1,4 +1,4 @@
-"""What `pathgp fit` will take, said before it begins, and refused where the machine has not got it."""
+"""The estimate that `pathgp fit` reports before it starts; a fit that needs too much memory raises an error."""
 
 import argparse
 from collections.abc import Iterable
@@ -13,14 +13,16 @@ from pathgp.estimator.registry import SOLVERS
 from pathgp.runs.memory import memory_limit
 
 ANY = Rates(0.0, 0.0, 0.0)
-"""Where only bytes are asked for."""
+"""Rates for estimates of memory only."""
 
 SAMPLES, POINTS = (32, 16, 8, 4), (2000, 1000, 500, 200)
-"""What is tried to find a fit that memory allows."""
+"""Numbers of samples and of inducing points that are tried to find a fit within the memory limit."""
 
 
 def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
-    """Refuses a number of inducing points that there cannot be, as far as the number of rows is known."""
+    """Raise `ValueError` if `--memory` or the number of inducing points is invalid, as far as the number of rows is
+    known.
+    """
     if options.memory is not None and not options.memory > 0:
         raise ValueError(f"--memory must be above 0, but it is {options.memory}.")
     if options.points is None:
@@ -33,19 +35,20 @@ def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
 
 
 def refuse_too_large(options: argparse.Namespace) -> None:
-    """Refuses, before it is read, a table that says how many rows it has, if they are too many; text counts once."""
+    """Raise `ValueError` before reading a file that states its number of rows, if it has too many."""
     rows = row_count(options.file)
     learned = 0 if rows is None else rows - round(options.test_share * rows)
     if rows is None or learned == 0:
         return
     columns = options.columns or list(column_kinds(options.file))[1 + len(options.drop) :]
+    # A column of text counts as one input: its categories are not known yet.
     inputs = max(1, len(columns))
     check_points(options, learned)
     _refuse(_estimate(options, rows, learned, inputs, ANY), options, (rows, learned, inputs))
 
 
 def expected(options: argparse.Namespace, rows: int, learned: int, inputs: int) -> Estimate:
-    """What it will take to learn from `learned` of so many rows, refused if that is more memory than there is."""
+    """Return the estimate for fitting `learned` of `rows` rows; raise `ValueError` if it exceeds the memory limit."""
     check_points(options, learned)
     found = _estimate(options, rows, learned, inputs, None)
     _refuse(found, options, (rows, learned, inputs))
@@ -53,7 +56,7 @@ def expected(options: argparse.Namespace, rows: int, learned: int, inputs: int) 
 
 
 def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int, rates: Rates | None) -> Estimate:
-    held = rows if learned == rows else rows + learned
+    held = rows if learned == rows else rows + learned  # the rows to learn from are copied if others are held out
     return estimate(
         learned,
         inputs,
@@ -80,7 +83,7 @@ def _refuse(found: Estimate, options: argparse.Namespace, size: tuple[int, int, 
 
 
 def _advice(options: argparse.Namespace, size: tuple[int, int, int], limit: float) -> str:
-    """What else to ask for, as far as it fits by the same estimate."""
+    """Return alternatives that fit into memory by the same estimate, in words."""
     rows, learned, inputs = size
 
     def fits(rows: int = rows, learned: int = learned, **changes: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`pathgp experiment`: the paper's tables and figures, computed here."""
+"""`pathgp experiment`: the paper's tables and figures, computed on this machine."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathgp.cli.common import Stopped, add_data_dir
 
 
 def add_to(commands: Any) -> None:
-    """Adds `experiment list`, `run` and `report` to the command line."""
+    """Add `experiment list`, `run` and `report` to the command line."""
     actions = commands.add_parser("experiment", help="the paper's tables and figures").add_subparsers(
         required=True, metavar="ACTION"
     )
@@ -38,7 +38,7 @@ def add_to(commands: Any) -> None:
 
 
 def experiment_list(arguments: argparse.Namespace) -> None:
-    """Prints the experiments."""
+    """Print the experiments."""
     from pathgp_paper.experiments import experiments
 
     rows = [{"name": e.name, "title": e.title, "reproduces": e.reproduces} for e in experiments()]
@@ -47,7 +47,7 @@ def experiment_list(arguments: argparse.Namespace) -> None:
 
 
 def experiment_run(arguments: argparse.Namespace) -> None:
-    """Computes what is missing, then draws the figure and writes the section."""
+    """Compute the missing cells, then draw the figure and write the section."""
     from pathgp._checks import at_least
     from pathgp_paper import experiments as paper
     from pathgp_paper.experiments import base, report
@@ -73,7 +73,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
 
 
 def experiment_report(arguments: argparse.Namespace) -> None:
-    """Writes the report and prints where it is."""
+    """Write the report and print its path."""
     from pathgp_paper.experiments import experiments, report
 
     if arguments.scale is not None:
@@ -82,7 +82,7 @@ def experiment_report(arguments: argparse.Namespace) -> None:
 
 
 def check_scale(scale: str) -> None:
-    """Refuses what is none of the scales."""
+    """Raise `ValueError` if the scale is unknown."""
     from pathgp_paper.experiments.base import SCALES
 
     if scale not in SCALES:

@@ -1,4 +1,4 @@
-"""`pathgp fit`: a model from a table."""
+"""`pathgp fit`: fit a model to a table."""
 
 import argparse
 import pathlib
@@ -14,11 +14,11 @@ from pathgp.cli.common import Stopped, add_command, check_out, check_seed, say, 
 from pathgp.cli.evaluate import lines, scores
 
 SHORTEST = 0.1
-"""Seconds for learning and the solver where none are left: they take one step each."""
+"""Seconds for fitting and the solve if no time is left: enough for one step each."""
 
 
 def add_to(commands: Any) -> None:
-    """Adds `fit` to the command line."""
+    """Add `fit` to the command line."""
     parser = add_command(
         commands,
         "fit",
@@ -93,7 +93,7 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Checks the options, joins the job, and learns."""
+    """Check the options, join the job, and fit."""
     start = time.perf_counter()
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     named(KERNELS, a.kernel, "--kernel")
     named(SOLVERS, a.solver, "--solver")
     check_seed(a.seed)
-    a.speaks = take_part(a)  # before any number is made an array: then it is settled which devices there are
+    a.speaks = take_part(a)  # before the first JAX array, which fixes the devices
     positive(1.0 if a.noise is None else a.noise, "noise")
     tell = say if a.speaks else lambda _: None
     check_points(a)
@@ -117,7 +117,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint: Any, start: float) -> None:
-    """Reads, learns, saves, and prints what came of it, once the options are known to be right."""
+    """Read the table, fit, save and report, with options that have been checked."""
     import jax
     import jax.numpy as jnp
 
@@ -150,7 +150,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     tell(f"learning {a.target!r} from {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
     with together():
         try:
-            learned = rows.some(train) if len(test) else rows  # a copy only where it must be
+            learned = rows.some(train) if len(test) else rows  # no copy if nothing is held out
             fitted = Fitted.fit(learned, scan, a, checkpoint, time_left(a.max_seconds, estimate.floor, start, tell))
             for name, value in fitted.constant.items():
                 tell(f"{name!r} is {value:g} in every row, so that nothing is learned from it.")
@@ -162,6 +162,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
                 tell(f"terminated: {kept}")
                 raise
             raise Stopped(kept) from None
+        # The model is saved before the evaluation, so that Ctrl-C during the evaluation does not lose it.
         save(fitted, a.out, a.force)
         if checkpoint is not None:
             checkpoint.clear()
@@ -187,7 +188,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
 
 
 def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[str], None]) -> float | None:
-    """What of --max-seconds is left for learning and the solver, since the command started."""
+    """Return the rest of `--max-seconds` for fitting and the solver, counted from the start of the command."""
     if seconds is None:
         return None
     passed = time.perf_counter() - start
@@ -197,7 +198,7 @@ def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[s
 
 
 def take_part(options: argparse.Namespace) -> bool:
-    """Makes the devices, joins the job if there is one, and says whether this process speaks and writes for all."""
+    """Create the devices, join the job if there is one, and return whether this process prints and writes for all."""
     import jax
 
     from pathgp._checks import at_least
@@ -205,20 +206,20 @@ def take_part(options: argparse.Namespace) -> bool:
 
     at_least(1 if options.devices is None else options.devices, 1, "--devices")
     if options.devices is not None:
-        jax.config.update("jax_num_cpu_devices", options.devices)  # of other devices there are as many as there are
+        jax.config.update("jax_num_cpu_devices", options.devices)  # only CPU devices can be created
     given = options.coordinator, options.process_id, options.num_processes
     if given == (None, None, None) and not jobs.is_job():
         return True
     jobs.join(*given)
-    options.devices = None  # all of all processes
+    options.devices = None  # a job uses all devices of all processes
     if jax.process_index() > 0:
-        warnings.simplefilter("ignore")  # the first process gives the same
+        warnings.simplefilter("ignore")  # the first process prints the same warnings
     return jax.process_index() == 0
 
 
 @contextmanager
 def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[Any]:
-    """The checkpoint, held for this run; an earlier one is resumed, replaced, or refused."""
+    """Yield the checkpoint, locked for this run; an earlier one is resumed or replaced, or raises `FileExistsError`."""
     from pathgp.parallel.jobs import meet
     from pathgp.runs.checkpoint import Checkpoint
 
@@ -239,18 +240,18 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
             )
         else:
             checkpoint.clear()
-            meet()
+            meet()  # only the first process clears: the others wait for it
         yield checkpoint
 
 
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows to learn from and those that are held out, each in the order of the table."""
+    """Return the rows to fit and the rows held out, each in the order of the table."""
     order = np.random.default_rng(seed).permutation(rows)
     held_out = round(share * rows)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
 def check_target(name: str, y: np.ndarray) -> None:
-    """Refuses what nothing can be learned from."""
+    """Raise `ValueError` if the target is constant."""
     if np.ptp(y) == 0:
         raise ValueError(f"the target {name!r} is {y[0]:g} in every row: there is nothing to learn.")

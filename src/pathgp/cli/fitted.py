@@ -1,4 +1,4 @@
-"""A fitted model with the names of its columns: what the commands pass around, and keep in one file."""
+"""A fitted model with the names of its columns, as the commands use it and store it in one file."""
 
 import argparse
 import copy
@@ -25,14 +25,14 @@ from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
 
 FACTS = {"rows": int, "ranges": list[list[float]], "missing": dict[str, int], "skipped": int}
-"""What `pathgp fit` stores of a table, and of which types."""
+"""Facts about the table that `pathgp fit` stores, with their types."""
 
 FILLED = "{} replaced as in the fit; the intervals do not allow for that."
 
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """An estimator, how a table becomes its inputs, and what else is known of the table that it was fitted to."""
+    """An estimator, the encoding of tables as its inputs, and facts about the table that it was fitted to."""
 
     model: PathGPRegressor
     encoding: Encoding
@@ -47,7 +47,7 @@ class Fitted:
         checkpoint: Checkpoint | None = None,
         max_seconds: float | None = None,
     ) -> "Fitted":
-        """Learns hyperparameters and solves, with the options of `pathgp fit`, in what is left of its time."""
+        """Fit the hyperparameters and solve, with the options of `pathgp fit` and the time that is left."""
         model = PathGPRegressor(
             kernel=options.kernel,
             noise=options.noise,
@@ -60,6 +60,7 @@ class Fitted:
             checkpoint=checkpoint,
         ).fit(rows.X, rows.y)
         model.set_params(max_seconds=options.max_seconds)
+        # The fit saw inputs counted from `origin`, but predictions take them in their own units.
         model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
         ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
         facts = {"rows": len(rows.y), "ranges": ranges.tolist(), "missing": scan.missing, "skipped": scan.skipped}
@@ -72,16 +73,16 @@ class Fitted:
 
     @property
     def num_samples(self) -> int:
-        """How many functions the model holds."""
+        """The number of samples of the model."""
         return self.model.posterior_.num_samples
 
     def predict(self, X: Float[np.ndarray, "n d"]) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-        """The mean and the standard deviation of a new observation."""
+        """Return the mean and the standard deviation of new observations."""
         mean, sd = self.model.predict(X, return_std=True)
         return np.asarray(mean, float), np.asarray(sd, float)
 
     def samples(self, X: Float[np.ndarray, "n d"], num: int) -> Float[np.ndarray, "n s"]:
-        """Functions that the model holds, without noise: the same ones for every chunk of rows."""
+        """Return samples of the model, without noise; every chunk of rows gets the same functions."""
         if not 1 <= num <= self.num_samples:
             raise ValueError(
                 f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}: fit with a "
@@ -91,29 +92,29 @@ class Fitted:
 
     @property
     def loss(self) -> list[float]:
-        """The course of learning: the negative log likelihood per row after each step."""
+        """Negative log-likelihood per row after each step of hyperparameter fitting."""
         return [loss for trace in self.model.trace_ for loss in trace.loss]
 
     @property
     def interrupted(self) -> bool:
-        """Whether learning was ended by Ctrl-C."""
+        """Whether Ctrl-C ended hyperparameter fitting."""
         return any(trace.interrupted for trace in self.model.trace_)
 
     @property
     def ranges(self) -> list[tuple[float, float]]:
-        """The least and the greatest value of each input."""
+        """Smallest and largest value of each input; raises `ValueError` if the model does not know them."""
         if "ranges" not in self.facts:
             raise ValueError("the model does not know the ranges of its inputs: fit it with `pathgp fit` to draw it.")
         return [(low, high) for low, high in self.facts["ranges"]]
 
     @property
     def constant(self) -> dict[str, float]:
-        """The inputs that have one value in all rows, as far as it is known, and the value."""
+        """Inputs known to have one value in all rows, and that value."""
         ranges = zip(self.encoding.inputs, self.facts.get("ranges", ()), strict=False)
         return {name: low for name, (low, high) in ranges if low == high}
 
     def summary(self) -> dict[str, Any]:
-        """What the model is, for machines."""
+        """Return a JSON-serialisable description of the model."""
         model, info = self.model, self.model.info_
         residuals = np.asarray(info.relative_residual)
         kernel, unit2 = model.kernel_, float(model.target_scaling_.scale[0]) ** 2
@@ -143,7 +144,7 @@ class Fitted:
         }
 
     def lines(self) -> dict[str, str]:
-        """What the model is, in words."""
+        """Return a description of the model in words."""
         s = self.summary()
         rows = "an unknown number of" if s["rows"] is None else f"{s['rows']:,}"
         residual = s["relative_residual"]
@@ -163,20 +164,21 @@ class Fitted:
 
 
 def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:
-    """Writes the model with its encoding beside it, in one file; in Python the model knows the names of its inputs.
+    """Write the model with its encoding and facts to one file.
 
-    Unless `force`, a file that another process wrote meanwhile is kept, see `replacing`.
+    In Python the model then knows the names of its inputs. Unless `force`, a file that another process has written in
+    the meantime is kept (see `replacing`).
     """
     model = copy.copy(fitted.model)
-    if not all(name.isdecimal() for name in fitted.encoding.inputs):  # as those of a matrix are
+    if not all(name.isdecimal() for name in fitted.encoding.inputs):  # columns of a matrix have no names in Python
         model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
-    writes = jax.process_index() == 0  # all processes of a job save, to gather what they have; the first one writes
+    writes = jax.process_index() == 0  # all processes of a job take part in gathering; the first one writes
     with replacing(path, force) if writes else nullcontext(path) as beside:
         model.save(beside, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
 def load(path: pathlib.Path) -> Fitted:
-    """A model that `save`, or the estimator's own, wrote."""
+    """Load a model that `save`, or `PathGPRegressor.save`, wrote."""
     stored = storage.metadata(path)
     model = PathGPRegressor.load(path)
     if model.posterior_.num_targets > 1:
@@ -184,15 +186,15 @@ def load(path: pathlib.Path) -> Fitted:
             f"{path} has {model.posterior_.num_targets} targets, but the command line takes models of one: fit one for "
             "each target, or use it in Python."
         )
-    model.single_target_ = True  # also where it was fitted to a table of one column
-    names = vars(model).pop("feature_names_in_", None)  # the encoding knows them: the model is given matrices
+    model.single_target_ = True  # y may have been a matrix with one column
+    names = vars(model).pop("feature_names_in_", None)  # the encoding passes matrices without names
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
         with storage.refusing(path):
             encoding = Encoding.from_json(stored.pop("encoding"))
             _check(encoding, stored, model.n_features_in_)
     else:
-        stored = {}  # of the user's own making
+        stored = {}  # metadata of the user's own, not facts of `pathgp fit`
         if names is None:
             raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
@@ -200,7 +202,7 @@ def load(path: pathlib.Path) -> Fitted:
 
 
 def _check(encoding: Encoding, facts: dict[str, Any], inputs: int) -> None:
-    """Raises an error unless the columns and the facts that a file holds are those of a model of so many inputs."""
+    """Raise an error unless the columns and facts in a file are valid for a model with this number of inputs."""
     validation.check(encoding)
     for column in encoding.columns:
         validation.check(column)
@@ -217,7 +219,7 @@ def _check(encoding: Encoding, facts: dict[str, Any], inputs: int) -> None:
 def predict_known(
     fitted: Fitted, path: pathlib.Path, allow_unknown: bool = False
 ) -> tuple[Float[np.ndarray, "n"], Float[np.ndarray, "n"], Float[np.ndarray, "n"]]:
-    """True targets, means and standard deviations at the rows of a table."""
+    """Return true targets, predicted means and standard deviations at the rows of a table."""
     parts, missing = [], 0
     for block in fitted.encoding.blocks(path, with_target=True, allow_unknown=allow_unknown):
         parts.append((block.y, *fitted.predict(block.X)))

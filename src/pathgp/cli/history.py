@@ -1,4 +1,4 @@
-"""What `pathgp suggest` goes on from: the state of an optimisation, from tables or from a file."""
+"""State of an optimisation for `pathgp suggest`, from tables or from a file."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ KIND = "pathgp suggest"
 
 
 class Optimisation(NamedTuple):
-    """An optimisation, and the names in the tables that tell of it."""
+    """An optimisation, with the names of its inputs and target in the tables."""
 
     settings: Settings
     state: State
@@ -33,7 +33,7 @@ class Optimisation(NamedTuple):
 
     @classmethod
     def read(cls, arguments: argparse.Namespace) -> "Optimisation":
-        """As the command line describes it, with all that was told."""
+        """Return the optimisation that the command line describes, with all evaluations."""
         a = arguments
         bounds = inputs.read_bounds(a.bounds)
         if a.target in bounds:
@@ -54,16 +54,19 @@ class Optimisation(NamedTuple):
         X: Codes,
         y: Float64[np.ndarray, "n"],
     ) -> "Optimisation":
-        """From tables alone: the more rows there are, the further the random numbers have come."""
+        """Return the optimisation from tables only."""
         codes = self.state.pending if pending is None else inputs.encode(pending, bounds, inputs.read(pending, bounds))
         state = observe(dataclasses.replace(self.state, pending=codes), X, y)
+        # There is no stored state of the random numbers, so that they advance with the number of known points.
         known = len(y) + len(state.pending)
         return self._replace(state=dataclasses.replace(state, asks=known, designed=known))
 
     def resumed(
         self, path: pathlib.Path, history: pathlib.Path, X: Codes, y: Float64[np.ndarray, "n"]
     ) -> "Optimisation":
-        """From a stored state, told the rows which are new since; from the beginning if there is none."""
+        """Return the optimisation from a stored state, with the rows added since; from the start if the file does not
+        exist.
+        """
         if not path.exists():
             return self._replace(state=observe(self.state, X, y))
         said = storage.metadata(path)
@@ -87,7 +90,7 @@ class Optimisation(NamedTuple):
         return self._replace(state=observe(state, X[told:], y[told:]))
 
     def save(self, path: pathlib.Path) -> None:
-        """Everything that the next call needs, with the names that the state does not know."""
+        """Write the state for the next call, with the names that the state does not hold."""
         said = {
             "kind": KIND,
             "inputs": self.names,
@@ -97,7 +100,7 @@ class Optimisation(NamedTuple):
         storage.save(path, (self.settings, self.state), metadata=said, classes=CLASSES)
 
     def best(self) -> dict[str, Any] | None:
-        """The best result and its inputs."""
+        """Return the best result and its inputs; None before the first result."""
         state = self.state
         if not state.y.size:
             return None
@@ -109,7 +112,7 @@ class Optimisation(NamedTuple):
 def read_history(
     path: pathlib.Path, bounds: Mapping[str, Dimension], target: str
 ) -> tuple[Codes, Float64[np.ndarray, "n"]]:
-    """The codes of the inputs, and the results with NaN for what failed."""
+    """Return the codes of the inputs and the results, which are NaN for failed evaluations."""
     present = column_kinds(path)
     if target not in present:
         raise ValueError(f"--target names {target!r}, but the columns of {path} are {listed(list(present))}.")

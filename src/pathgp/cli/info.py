@@ -1,4 +1,4 @@
-"""`pathgp info`: what a model is."""
+"""`pathgp info`: description of a model."""
 
 import argparse
 import pathlib
@@ -8,7 +8,7 @@ from pathgp.cli.common import add_command, show
 
 
 def add_to(commands: Any) -> None:
-    """Adds `info` to the command line."""
+    """Add `info` to the command line."""
     parser = add_command(
         commands,
         "info",
@@ -23,7 +23,7 @@ pathgp info model.safetensors --json""",
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints the target, the kernel with a length scale for each input, the noise, the solve and the versions."""
+    """Print the target, the kernel with the length scale of each input, the noise, the solve and the versions."""
     from pathgp.cli.fitted import load
 
     fitted = load(arguments.model)

@@ -1,4 +1,4 @@
-"""The inputs of `pathgp suggest`: what the bounds allow, and what stands in tables."""
+"""The inputs of `pathgp suggest`: their bounds, and their values in tables."""
 
 import json
 import math
@@ -13,10 +13,11 @@ from pathgp.thompson.space import Categorical, Codes, Dimension, Integer, Real
 
 FORMS = '[low, high], {"real": [low, high]}, {"integer": [low, high]} or {"choices": [...]}'
 ROUNDING = 1e-9
+"""Distance outside the unit box up to which a code counts as within its bounds."""
 
 
 def read_bounds(path: pathlib.Path) -> dict[str, Dimension]:
-    """The inputs by name, as the JSON file describes them."""
+    """Return the inputs by name, as described by the JSON file."""
     if not path.is_file():
         raise FileNotFoundError(f"--bounds {path} is missing: check its name.")
     try:
@@ -29,7 +30,7 @@ def read_bounds(path: pathlib.Path) -> dict[str, Dimension]:
 
 
 def dimension(where: str, entry: Any) -> Dimension:
-    """One input from its description.
+    """Return an input from its description; raise `ValueError` if the description is invalid.
 
     >>> dimension("x", [0, 1]).width, dimension("colour", {"choices": ["red", "blue"]}).width
     (1, 2)
@@ -47,7 +48,7 @@ def dimension(where: str, entry: Any) -> Dimension:
 
 
 def read(path: pathlib.Path, bounds: Mapping[str, Dimension], target: str | None = None) -> dict[str, list[Any]]:
-    """The values of the inputs, and of the target if it is named; None where there is none."""
+    """Return the values of the inputs, and of the target if it is named; missing values are None."""
     present = column_kinds(path)
     missing = [name for name in bounds if name not in present]
     if missing:
@@ -66,7 +67,7 @@ def read(path: pathlib.Path, bounds: Mapping[str, Dimension], target: str | None
 
 
 def encode(path: pathlib.Path, bounds: Mapping[str, Dimension], columns: Mapping[str, Sequence[Any]]) -> Codes:
-    """The codes of the inputs, refused where one is missing or out of bounds."""
+    """Return the codes of the inputs; raise `ValueError` if a value is missing or out of bounds."""
     parts = []
     for name, dimension in bounds.items():
         values = columns[name]
@@ -108,6 +109,6 @@ def _choices(where: str, choices: list[Any]) -> Categorical:
 
 
 def _kind(dimension: Dimension) -> str:
-    """What a column must hold."""
+    """Return the kind of values that a column must hold."""
     first = dimension.choices[0] if isinstance(dimension, Categorical) else 0.0
     return {str: TEXT, bool: BOOLEAN}.get(type(first), NUMBER)

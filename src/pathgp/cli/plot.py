@@ -1,4 +1,4 @@
-"""`pathgp plot`: pictures of a model, and of how good it is."""
+"""`pathgp plot`: plots of a model and of its accuracy."""
 
 import argparse
 import pathlib
@@ -19,7 +19,7 @@ GRID = 80
 
 
 def add_to(commands: Any) -> None:
-    """Adds `plot` to the command line."""
+    """Add `plot` to the command line."""
     parser = add_command(
         commands,
         "plot",
@@ -39,7 +39,7 @@ pathgp plot model.safetensors --kind relevance --out relevance.pdf""",
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Draws one picture."""
+    """Draw one figure and save it."""
     from pathgp import plots
     from pathgp.cli.fitted import load
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def default_kind(inputs: int, with_rows: bool) -> str:
-    """What shows most of a model.
+    """Return the most informative kind of plot for a model.
 
     >>> [default_kind(1, False), default_kind(2, True), default_kind(9, True), default_kind(9, False)]
     ['posterior', 'map', 'predicted', 'relevance']
@@ -60,7 +60,7 @@ def default_kind(inputs: int, with_rows: bool) -> str:
 
 
 def posterior(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """Mean, standard deviations and five samples along the only input."""
+    """Return a figure of mean, standard deviations and five samples along the only input."""
     from pathgp import plots
 
     _need_inputs(fitted, "posterior", 1)
@@ -76,7 +76,7 @@ def posterior(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 
 
 def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """Mean and standard deviation over the two inputs."""
+    """Return a figure of mean and standard deviation over the two inputs."""
     from pathgp import plots
 
     _need_inputs(fitted, "map", 2)
@@ -91,7 +91,7 @@ def map_of_two(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 
 
 def calibration(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """Coverage of intervals against their nominal share."""
+    """Return a figure of the coverage of intervals against their nominal level."""
     from pathgp import plots
     from pathgp.cli.fitted import predict_known
 
@@ -101,7 +101,7 @@ def calibration(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 
 
 def predicted(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """Predictions against true values."""
+    """Return a figure of predictions against true values."""
     from pathgp import plots
     from pathgp.cli.fitted import predict_known
 
@@ -112,7 +112,7 @@ def predicted(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 
 
 def relevance(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """How strongly each input acts."""
+    """Return a figure of the relevance 1/ℓ of each input."""
     from pathgp import plots
 
     _need_no_file(file, "relevance")
@@ -125,7 +125,7 @@ def relevance(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
 
 
 def convergence(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
-    """How learning and the solve went."""
+    """Return a figure of the loss of hyperparameter fitting and the residuals of the solve."""
     from pathgp import plots
 
     _need_no_file(file, "convergence")
@@ -143,6 +143,7 @@ KINDS: dict[str, Callable[["Fitted", pathlib.Path | None], "Figure"]] = {
     "relevance": relevance,
     "convergence": convergence,
 }
+"""Figures by the value of `--kind`."""
 
 
 def _need_inputs(fitted: "Fitted", kind: str, inputs: int) -> None:

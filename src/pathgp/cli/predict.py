@@ -10,10 +10,11 @@ import numpy as np
 from pathgp.cli.common import add_allow_unknown, add_command, check_out, say, say_dialect
 
 CHUNK = 16_384
+"""Rows predicted at once by default."""
 
 
 def add_to(commands: Any) -> None:
-    """Adds `predict` to the command line."""
+    """Add `predict` to the command line."""
     parser = add_command(
         commands,
         "predict",
@@ -31,7 +32,7 @@ pathgp predict model.safetensors new.csv | head""",
 
 
 def add_input_and_output(parser: argparse.ArgumentParser) -> None:
-    """The model, the table, and where the result goes."""
+    """Add the arguments for the model, the table and the output."""
     parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs, columns in any order")
     parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
@@ -42,7 +43,7 @@ def add_input_and_output(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Writes a row `mean, sd` for each row of the table, in its order; sd is that of a new observation."""
+    """Write `mean` and `sd` for each row of the table, in its order; `sd` is that of a new observation."""
     from scipy.special import ndtri
 
     for q in arguments.quantiles:
@@ -59,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def stream(arguments: argparse.Namespace, columns: Any) -> None:
-    """Writes the columns that belong to each chunk of rows, as they come."""
+    """Read the table in chunks, compute the columns of each, and write them at once."""
     from tqdm import tqdm
 
     from pathgp._checks import at_least

@@ -1,4 +1,4 @@
-"""`pathgp sample`: posterior functions at the rows of a table."""
+"""`pathgp sample`: posterior function samples at the rows of a table."""
 
 import argparse
 from typing import Any
@@ -10,7 +10,7 @@ from pathgp.cli.predict import add_input_and_output, stream
 
 
 def add_to(commands: Any) -> None:
-    """Adds `sample` to the command line."""
+    """Add `sample` to the command line."""
     parser = add_command(
         commands,
         "sample",
@@ -25,7 +25,7 @@ pathgp sample model.safetensors grid.parquet --out samples.parquet""",
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Writes a column `sample_i` for each function: the first of those that the model holds, without noise."""
+    """Write a column `sample_i` for each of the first samples of the model, without noise."""
 
     def columns(fitted: Any, X: np.ndarray) -> dict[str, np.ndarray]:
         drawn = fitted.samples(X, arguments.num_samples)

@@ -1,4 +1,4 @@
-"""`pathgp suggest`: what to try next, from a table of what was tried."""
+"""`pathgp suggest`: the next points to evaluate, from a table of earlier evaluations."""
 
 import argparse
 import pathlib
@@ -23,10 +23,11 @@ bounds.json names each input, a column of HISTORY, and what it can be:
 A row of HISTORY whose target is empty or not finite is an evaluation that failed: it is left out and counted.
 Columns that are neither the target nor in bounds.json are not used.
 """
+"""Appended to the help of the command."""
 
 
 def add_to(commands: Any) -> None:
-    """Adds `suggest` to the command line."""
+    """Add `suggest` to the command line."""
     parser = add_command(
         commands,
         "suggest",
@@ -66,7 +67,7 @@ pathgp suggest history.csv --bounds bounds.json --target yield --state search.sa
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Reads all tables, asks, and writes the suggestions; then the state, so that what is in it was handed out."""
+    """Read all tables, propose points, write the suggestions, and then the state."""
     from pathgp._checks import at_least
     from pathgp.cli.history import Optimisation
     from pathgp.cli.tables.files import counted, is_parquet, table_writer
@@ -93,6 +94,7 @@ def run(arguments: argparse.Namespace) -> None:
         with table_writer(a.out, sys.stdout.buffer, a.force) as write:
             write(suggestions)
     if a.state is not None:
+        # After the suggestions, so that the state holds only points that were handed out.
         search._replace(state=after).save(a.state)
     result = {
         "target": a.target,
@@ -110,7 +112,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def lines(result: Mapping[str, Any], n: int) -> dict[str, str]:
-    """The result in words."""
+    """Return the result in words."""
     found = result["best"]
     at = "" if found is None else ", ".join(f"{name} = {value}" for name, value in found["inputs"].items())
     return {

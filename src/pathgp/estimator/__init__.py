@@ -1,4 +1,4 @@
-"""The scikit-learn estimator."""
+"""The scikit-learn estimator `PathGPRegressor`."""
 
 from pathgp.estimator.regressor import PathGPRegressor
 

@@ -1,4 +1,4 @@
-"""What a fit learns before it solves: one process for all targets, in standardised units, from weighted rows."""
+"""Hyperparameter fitting of the estimator: one GP for all targets, in standardised units, from weighted rows."""
 
 import dataclasses
 from typing import Any
@@ -24,7 +24,10 @@ from pathgp.solvers import SubsetOfData
 def starting_process(
     kernel: Any, noise: Any, learns: bool, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any
 ) -> GP:
-    """The process that the parameters describe, what they leave open as in `likelihood.default_gp`."""
+    """Return the GP that the estimator's parameters describe; unset ones follow the rules of `likelihood.default_gp`.
+
+    Raise `ValueError` if `noise` is an array.
+    """
     if np.ndim(noise) > 0:
         raise ValueError(
             f"noise must be one number, but its shape is {np.shape(noise)}: tell rows apart by sample_weight, a row of "
@@ -33,6 +36,7 @@ def starting_process(
     counts = np.ones(len(X)) if weights is None else weights
     spread = standardizing(X, counts).scale
     centre, scale = standardizing(Y, counts, "y")
+    # `standardizing` gives a constant target the scale 1: its variance of zero must count instead.
     level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
     if isinstance(kernel, str):
         lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
@@ -52,9 +56,10 @@ def learned_process(
     progress: bool,
     checkpoint: Checkpoint | None,
 ) -> tuple[GP, list[Trace]]:
-    """The geometric mean of what is learned of each target, its noise that of a row of weight one; and the traces.
+    """Fit the hyperparameters to each target; return their mean over the targets, and the traces.
 
-    A target that does not vary says nothing, and is left out unless there is no other.
+    The mean is geometric, except that of the prior means, which is arithmetic. The noise returned is that of a row of
+    weight one. Constant targets say nothing about the hyperparameters and are skipped, unless all targets are constant.
     """
     found, traces = [], []
     varies = np.ptp(Y, axis=0) > 0
@@ -65,20 +70,23 @@ def learned_process(
         gp, trace = likelihood.fit_hyperparameters(
             begun, X, y, key=key, method=method, progress=progress, checkpoint=kept
         )
+        # A row of weight w has the noise noise/w, so the mean over the rows is noise · mean(1/w).
         of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
+        # With floor 0 the parameters reproduce this noise exactly.
         found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
         traces.append(trace)
+    # Kernel and noise are stored as logarithms: an arithmetic mean of these is a geometric mean.
     average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
     return of_first(mesh, average).gp(), traces
 
 
 def row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
-    """The noise variance of rows with these weights."""
+    """Return the noise variance of each row, noise/weight, or `noise` itself without weights."""
     return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)
 
 
 def limited(solver: Any, **limits: float) -> Any:
-    """The solver with these limits, as far as it knows them; of a subset, what solves it has them.
+    """Return the solver with these limits set where it has such fields; `SubsetOfData` passes them to its inner solver.
 
     >>> from pathgp.solvers import SAP
     >>> limited(SubsetOfData(100, SAP()), max_seconds=2.0).solver.max_seconds

@@ -1,4 +1,4 @@
-"""Kernels and solvers by name, for those who speak in strings: the estimator and the command line."""
+"""Kernels and solvers by name, for the estimator and the command line."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ KERNELS = {
     "matern52": kernels.Matern52,
     "rational_quadratic": kernels.RationalQuadratic,
 }
+"""Stationary kernels, built from a length scale and a variance."""
 SOLVERS = {
     "auto": solvers.Auto,
     "cholesky": solvers.Cholesky,
@@ -22,11 +23,13 @@ SOLVERS = {
     "subset": solvers.SubsetOfData,
     "inducing": inducing.RandomPoints,
 }
+"""Solvers with good defaults; "inducing" stands for a choice of points, from which the estimator makes the solver."""
 
 
 def named(known: dict[str, Any], name: str, argument: str) -> Any:
-    """What a name stands for; a sentence with all names where it stands for nothing."""
+    """Return the entry of that name; raise `ValueError` with all names if there is none."""
     if name not in known:
+        # Options of the command line take names only.
         object_too = "" if argument.startswith("--") else ", or an object"
         raise ValueError(f"{argument} must be one of {', '.join(known)}{object_too}, but it is {name!r}.")
     return known[name]

@@ -1,4 +1,4 @@
-"""The scikit-learn face of the library: the one mutable thing."""
+"""`PathGPRegressor`, the scikit-learn interface: a mutable estimator around an immutable posterior."""
 
 import dataclasses
 import time
@@ -34,62 +34,80 @@ from pathgp.storage import validation
 from pathgp.storage.model_file import Classes
 
 EXACT_ROWS = 1000
-"""Up to so many rows, hyperparameters are learned by the exact likelihood."""
+"""Largest number of rows for which hyperparameters are fitted by the exact likelihood."""
 
 
 class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Gaussian process regression for up to millions of rows, with calibrated predictions and function samples.
 
-    Learns the hyperparameters, chooses a solver by the size of the data (`info_.solver` and `info_.reason` say which
-    and why), and keeps the posterior as functions. Predictions are those of exact kernels.
+    `fit` fits the hyperparameters, chooses a solver by the size of the data (`info_.solver` and `info_.reason` state
+    which and why), and keeps the posterior as functions. Predictions use the exact kernel, not an approximation of it.
+
+    Several targets (y with columns) share the kernel, the noise level in units of their spread, and one linear solve.
+    Their hyperparameters are the geometric mean over the targets.
 
     Parameters
     ----------
-    kernel : "matern32", "matern12", "matern52", "rbf", "rational_quadratic", or a kernel of `pathgp.kernels`
-        A name has a length scale for each input. Learning starts from the parameters of an object.
-    noise : float or None
-        The variance of the noise of an observation, in standardised units where `standardize` is True: where learning
-        starts, or as it is if the hyperparameters are fixed. None is a tenth of the variance of y.
-    hyperparameters : "learn" or "fixed"
-        Learned by the marginal likelihood: the exact one up to 1000 rows, that of nearest neighbours above. Fixed,
-        `kernel` and `noise` are taken as they are and the prior mean is zero: **in standardised units** where
-        `standardize` is True (inputs and target of mean zero and variance one), else in those of the data.
-    solver : "auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", "inducing", or a solver of `pathgp.solvers`
-        With inducing points, `pathgp.solvers.inducing.points.RandomPoints(num)` says how many.
-    num_samples : int
-        The posterior functions, from which uncertainty is estimated: with 64 of them, standard deviations are right to
-        a few per cent, and to 9 % with a solver other than "auto". At least 1.
-    tolerance : float or None
-        The relative residual at which an iterative solver may stop; None leaves that to the solver.
-    max_seconds : float or None
-        Learning stops after half of this time and an iterative solver at the end of it, with what they have; compiling
-        and the exact solve of a small problem are not cut short.
-    standardize : bool
-        Whether inputs and target are brought to mean zero and variance one inside; results are in the units of y.
-    devices : int or None
-        Over how many devices rows are split. None is one, or all in a job of several processes (`distributed`).
-    random_state : int, RandomState or None
-        The same number gives the same model, samples included.
-    verbose : bool or int
-        Whether progress is shown.
-    checkpoint : `pathgp.Checkpoint`, a directory, or None
-        Where `fit` and `partial_fit` keep what they have come to: the same call goes on from there, to the same model,
-        if it was stopped.
-        `random_state` must be a number then. What was kept stays there until `Checkpoint(directory).clear()`.
+    kernel : {"matern32", "matern12", "matern52", "rbf", "rational_quadratic"} or Kernel, default="matern32"
+        A name stands for a kernel with one length scale per input. The parameters of a kernel object from
+        `pathgp.kernels` are the start of hyperparameter fitting.
+    noise : float or None, default=None
+        Variance of the observation noise, in standardised units if `standardize` is True. Hyperparameter fitting starts
+        from it; with fixed hyperparameters it is used as it is. None is a tenth of the variance of y.
+    hyperparameters : {"learn", "fixed"}, default="learn"
+        With "learn" they maximise the marginal likelihood: the exact one up to 1000 rows, above that the
+        nearest-neighbour approximation. With "fixed", `kernel` and `noise` are used as they are and the prior mean is
+        zero: **in standardised units** if `standardize` is True (inputs and target of mean zero and variance one),
+        otherwise in those of the data.
+    solver : {"auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", "inducing"} or Solver, default="auto"
+        A name, or a solver of `pathgp.solvers`. To set the number of inducing points, pass
+        `pathgp.solvers.inducing.points.RandomPoints(num)`.
+    num_samples : int, default=64
+        Number of posterior function samples, at least 1. Uncertainty is estimated from them: with 64 samples, standard
+        deviations have an error of a few per cent, and of 9 % with a solver other than "auto".
+    tolerance : float or None, default=None
+        Relative residual at which an iterative solver may stop. None uses the solver's default.
+    max_seconds : float or None, default=None
+        Hyperparameter fitting stops after half of this time and an iterative solver at its end, with the result so far.
+        Compilation and the exact solve of a small problem are not interrupted. None means no limit.
+    standardize : bool, default=True
+        Whether to scale inputs and target to mean zero and variance one internally. Results are in the units of y.
+    devices : int or None, default=None
+        Number of devices over which rows are sharded. None is one device, or all of them in a job of several processes
+        (docs/distributed.md).
+    random_state : int, RandomState instance or None, default=None
+        Pass an int for reproducible results, samples included.
+    verbose : bool or int, default=False
+        Whether to show progress bars.
+    checkpoint : Checkpoint, str, path or None, default=None
+        Directory in which `fit` and `partial_fit` save their progress. After an interruption the same call resumes from
+        it and gives the same model. This requires an integer `random_state`. The files stay until
+        `Checkpoint(directory).clear()`.
 
     Attributes
     ----------
-    posterior_ : `pathgp.Posterior` in standardised units; a `Predictor` after loading a slim model
-    kernel_ : the kernel in standardised units
-    noise_ : the variance of the noise of an observation of weight one, in squared units of y; one for each of several
-        targets
-    solver_, info_ : the solver and what it reached: residuals, passes over the data, seconds, reason of choice
-    trace_ : how learning went, a `Trace` for each target that varies; empty where nothing was learned
-    input_scaling_, target_scaling_ : centre and scale of each column
-    n_features_in_, feature_names_in_, n_samples_seen_ : as everywhere in scikit-learn
-
-    Several targets (y with columns) share kernel, noise level (in units of their spread) and one linear solve; their
-    hyperparameters are the geometric mean over the targets.
+    posterior_ : Posterior or Predictor
+        The posterior in standardised units. A `Predictor` after loading a slim model file.
+    kernel_ : Kernel
+        The kernel in standardised units.
+    noise_ : float or ndarray of shape (n_targets,)
+        Noise variance of an observation of weight one, in squared units of y, per target.
+    solver_ : Solver
+        The solver that was used.
+    info_ : Info
+        Result of the solve: residuals, passes over the data, seconds, and the reason for the choice of the solver.
+    trace_ : list of Trace
+        Course of hyperparameter fitting, per target that varies; empty if nothing was fitted.
+    input_scaling_ : Scaling
+        Centre and scale of each input.
+    target_scaling_ : Scaling
+        Centre and scale of each target.
+    n_features_in_ : int
+        Number of inputs seen during `fit`.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the inputs, if X has column names that are all strings.
+    n_samples_seen_ : int
+        Number of rows seen by `fit` and `partial_fit`, without those of weight zero.
 
     >>> import numpy as np
     >>> X = np.linspace(0, 1, 40)[:, None]
@@ -112,7 +130,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     n_samples_seen_: int
     feature_names_in_: np.ndarray
     _file: str = "the model"
-    """What errors call it: the file, if it was loaded from one."""
+    """Name of the model in error messages: the file, if it was loaded from one."""
 
     def __init__(
         self,
@@ -130,7 +148,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         verbose: Any = False,
         checkpoint: Any = None,
     ) -> None:
-        # Any: scikit-learn's rule is that whatever is wrong with a parameter is said by `fit`.
+        # Any: by scikit-learn's convention `fit` validates parameters, not the constructor.
         self.kernel = kernel
         self.noise = noise
         self.hyperparameters = hyperparameters
@@ -145,13 +163,33 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.checkpoint = checkpoint
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
-        """Learns from the rows of X. A row of weight w has the noise variance noise/w, one of weight 0 is left out.
+        """Fit the hyperparameters, unless they are fixed, and solve for the posterior.
 
-        Given the hyperparameters, a row of weight 2 counts as two rows with the same values. Learning takes it for one
-        row that is known more precisely, for two equal rows would say that there is no noise.
+        A row of weight w has the noise variance noise/w, and rows of weight 0 are dropped. Given the hyperparameters, a
+        row of weight 2 is equivalent to two rows with the same values. Hyperparameter fitting treats it as one more
+        precise row, because two equal rows would be evidence that there is no noise.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Training inputs.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Training targets.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Non-negative weights of the rows. None means weight one for all.
+
+        Returns
+        -------
+        self : PathGPRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If a parameter of the estimator or the data are invalid.
         """
         clock = time.perf_counter()
-        vars(self).pop("posterior_", None)  # whatever interrupts this leaves no model half of which is new
+        vars(self).pop("posterior_", None)  # an interrupted fit must not leave old weights with new scalings
         self._check_settings()
         solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
@@ -161,9 +199,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
         if isinstance(solver, RandomPoints):
-            solver = solver.solver(inputs, key=jax.random.fold_in(solve_key, 1))  # a draw of its own
+            solver = solver.solver(inputs, key=jax.random.fold_in(solve_key, 1))  # independent of the solve
         base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
-        learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # in earlier runs too
+        learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # with runs before a resume
         left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
         posterior = condition(
             GP(base.kernel, row_noise(base.noise, weights), base.mean),
@@ -176,7 +214,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             progress=bool(self.verbose),
             checkpoint=checkpoint,
         )
-        if self.max_seconds is not None:  # what is added later has as long again, not what was left
+        if self.max_seconds is not None:  # `partial_fit` gets the full time, not the rest of this one
             later = limited(posterior.solver, max_seconds=self._seconds())
             posterior = dataclasses.replace(posterior, solver=later)
         self._keep(posterior, float(base.noise))
@@ -184,9 +222,28 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
-        """Adds rows to those that the model has, solving from the present weights; the first call is `fit`.
+        """Add rows to the model and solve again with a warm start from the present weights; the first call is `fit`.
 
-        The units and the hyperparameters stay as they are.
+        Scalings and hyperparameters stay as they are.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Inputs of the new rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_targets)
+            Targets of the new rows.
+        sample_weight : array-like of shape (n_samples,) or None, default=None
+            Non-negative weights of the new rows. None means weight one for all.
+
+        Returns
+        -------
+        self : PathGPRegressor
+            The updated estimator.
+
+        Raises
+        ------
+        ValueError
+            If the data are invalid, or if the model was loaded from a slim file.
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X, y, sample_weight)
@@ -197,7 +254,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             posterior = posterior.with_noise_of_rows()
         elif weights is None and posterior.gp.noise.ndim == 1:
             weights = np.ones(len(X))
-        # Rows that are added later draw other noise.
+        # Each batch of new rows needs noise draws that are independent of the earlier ones.
         key = jax.random.fold_in(self._key(), self.n_samples_seen_)
         checkpoint = self._checkpoint()
         updated = posterior.update(
@@ -213,11 +270,36 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
-        """The mean of y at the rows of X, and the standard deviation or the covariance matrix of new observations.
+        """Predict the mean of y, and optionally the standard deviation or covariance of new observations.
 
-        **The noise is included**: about 95 % of new observations are within two standard deviations of the mean. That
-        of the function alone is √(std² − noise_). Both are estimated from the samples; the covariance of the function
-        has the rank of their number.
+        **The noise is included**: about 95 % of new observations lie within two standard deviations of the mean. The
+        standard deviation of the function itself is √(std² − noise_).
+
+        Variances are exact where the solver has kept a Cholesky factor of K + Σ, and are estimated from the samples
+        otherwise. The covariance of the function is estimated from the samples, so its rank is at most their number.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Query points.
+        return_std : bool, default=False
+            Whether to return the standard deviation of new observations.
+        return_cov : bool, default=False
+            Whether to return the covariance of new observations. At most one of the two may be True.
+
+        Returns
+        -------
+        y_mean : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Mean at the query points.
+        y_std : ndarray of shape (n_samples,) or (n_samples, n_targets)
+            Standard deviation at the query points. Only if `return_std` is True.
+        y_cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_targets)
+            Covariance of the query points. Only if `return_cov` is True.
+
+        Raises
+        ------
+        ValueError
+            If both `return_std` and `return_cov` are True, or if X is invalid.
         """
         check_is_fitted(self, "posterior_")
         if return_std and return_cov:
@@ -232,6 +314,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         mean, variance = self.target_scaling_.undo(values[:, :T]), values[:, T:]
         if return_cov:
             deviations = in_whole_tiles(self.posterior_.deviations, inputs)
+            # The diagonal is that of `return_std`, which is more precise than the variance of the samples.
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
             spread = (deviations @ deviations.T + self._standard_noise * np.eye(len(inputs)))[:, :, None] * scale2
         else:
@@ -239,10 +322,30 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._outputs(mean), self._outputs(spread)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float64[np.ndarray, "n *t s"]:
-        """Posterior functions, **without noise**, at the rows of X: (n, n_samples), or (n, targets, n_samples).
+        """Evaluate posterior function samples, **without noise**, at the rows of X.
 
-        They are functions that the model has, chosen by `random_state`: the same number chooses the same functions, at
-        whatever rows they are evaluated. More than it has are drawn for this call, each one column more to solve.
+        The samples are chosen by `random_state` among those of the model: the same number chooses the same functions
+        for every X. If there are too few, the missing ones are drawn for this call, at the cost of one more column of
+        the solve each.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples_X, n_features)
+            Query points.
+        n_samples : int, default=1
+            Number of function samples.
+        random_state : int, RandomState instance or None, default=0
+            Choice of the samples.
+
+        Returns
+        -------
+        y_samples : ndarray of shape (n_samples_X, n_samples) or (n_samples_X, n_targets, n_samples)
+            Values of the function samples at the query points.
+
+        Raises
+        ------
+        ValueError
+            If `n_samples` is below 1, or exceeds the samples of a model that was loaded from a slim file.
         """
         check_is_fitted(self, "posterior_")
         if n_samples < 1:
@@ -255,10 +358,11 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             key = jax.random.key(rng.randint(2**31 - 1))
             posterior = self._whole(f"sample_y with more than {posterior.num_samples} samples")
             posterior = posterior.with_samples(more, key=key, progress=bool(self.verbose))
-        # Targets are independent given the data: each has functions of its own.
+        # Targets are independent given the data, so each gets a selection of its own.
         chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
         joint = posterior.joint
         needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
+        # `joint` has the means without their constant, then the negated deviations of the samples from the mean.
         values = in_whole_tiles(joint[needed], inputs)
         deviations = values[:, T:].reshape(len(inputs), T, n_samples)
         draws = values[:, :T, None] + float(posterior.level) - deviations
@@ -268,11 +372,26 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def save(
         self, path: storage.Path, *, slim: bool = False, metadata: storage.Metadata | None = None, classes: Classes = ()
     ) -> None:
-        """Writes the fitted model to one safetensors file, see `pathgp.storage`.
+        """Write the fitted model to one safetensors file (see `pathgp.storage`).
 
-        A slim file has what prediction needs, half to three quarters of the size; it cannot be updated or given more
-        samples. `metadata` is kept beside the model and read by `pathgp.storage.metadata(path)`. A class of one's own,
-        for instance a kernel, is named in `classes`, here and in `load`. All processes of a job save, the first writes.
+        In a job of several processes all of them must call `save`; the first one writes.
+
+        Parameters
+        ----------
+        path : str or path
+            File to write. An existing file is replaced atomically.
+        slim : bool, default=False
+            Whether to store only the data that prediction needs, in half to three quarters of the size. A slim model
+            cannot be updated or given more samples.
+        metadata : mapping or None, default=None
+            JSON-serialisable values to store with the model, for `pathgp.storage.metadata(path)`.
+        classes : tuple of type, default=()
+            Classes of your own in the model, for instance a kernel. Name them in `load` too.
+
+        Raises
+        ------
+        ValueError
+            If the model contains an object that a file cannot hold.
         """
         check_is_fitted(self, "posterior_")
         settings = self.get_params(deep=False) | {"checkpoint": None}
@@ -290,9 +409,24 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: storage.Path, *, classes: Classes = ()) -> "PathGPRegressor":
-        """The model that `save` wrote; it predicts the same bits.
+        """Load a model that `save` wrote. Its predictions are bit-identical.
 
-        Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
+        Parameters
+        ----------
+        path : str or path
+            File that `save` wrote.
+        classes : tuple of type, default=()
+            The classes that were given to `save`.
+
+        Returns
+        -------
+        model : PathGPRegressor
+            The fitted estimator.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged, holds something else, or if its arrays and settings do not fit each other.
         """
         if (kind := storage.metadata(path).get("kind")) != "PathGPRegressor":
             other = "read it with `pathgp.storage.load`" if kind is None else f"it is a file of `{kind}`"
@@ -312,14 +446,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return model
 
     def _check_loaded(self, fitted: dict[str, Any], columns: list[Any] | None) -> None:
-        """Raises an error unless the settings and the attributes that a file holds are those of a fitted model."""
+        """Raise an error unless the settings and attributes read from a file are those of a fitted model."""
         self._check_settings()
         self._solver()
         check_random_state(self.random_state)
         if foreign := [name for name in fitted if name.startswith("_") or not name.endswith("_")]:
             raise ValueError(f"{foreign[0]!r} is no name of a fitted attribute.")
         hints = {name: hint for name, hint in get_type_hints(PathGPRegressor).items() if name.endswith("_")}
-        del hints["feature_names_in_"]  # which are stored as `columns`
+        del hints["feature_names_in_"]  # stored as `columns`
         validation.check_types({name: fitted.get(name) for name in hints}, hints, "PathGPRegressor")
         validation.check_positive(self.noise_, "noise_")
         for scaling in (self.input_scaling_, self.target_scaling_):
@@ -359,7 +493,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     @property
     def _standard_noise(self) -> float:
-        """The noise variance in standardised units, the same for all targets."""
+        """Noise variance in standardised units, which all targets share."""
         return float(np.ravel(self.noise_)[0] / self.target_scaling_.scale[0] ** 2)
 
     def _mesh(self) -> Mesh | None:
@@ -375,14 +509,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
     def _process(self, X: Any, Y: Any, weights: Any, key: PRNGKeyArray, mesh: Mesh | None) -> tuple[GP, list[Trace]]:
-        """The process in standardised units, its noise that of a row of weight one, and how it was found."""
+        """Return the GP in standardised units, with the noise of a row of weight one, and the traces of its fit."""
         if self.hyperparameters not in ("learn", "fixed"):
             raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
         learns = self.hyperparameters == "learn"
         start = starting_process(self.kernel, self.noise, learns, X, Y, weights)
-        if not learns or len(X) == 1:  # one row says nothing about variation
+        if not learns or len(X) == 1:  # one row determines no hyperparameter
             return start, []
-        seconds = self._seconds() / 2 / Y.shape[1]
+        seconds = self._seconds() / 2 / Y.shape[1]  # the other half is for the solve
         nearest = NearestNeighbour(max_seconds=seconds, mesh=mesh)
         return learned_process(
             start,
@@ -405,7 +539,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return solver if self.tolerance is None else limited(solver, tolerance=self.tolerance)
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
-        """X, the targets as columns, and the weights (None where all are one), without the rows of weight zero."""
+        """Return X, the targets as columns and the weights (None if all are one), without the rows of weight zero."""
         check_not_forked()
         checks.no_dates(X)
         X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
@@ -418,7 +552,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return X, Y, None
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         counted = weights > 0
-        if not counted.any():  # which scikit-learn refuses itself from 1.7 on
+        if not counted.any():  # scikit-learn raises this error itself from 1.7 on
             raise ValueError("sample_weight must have at least one non-zero number, but all are zero.")
         if not counted.all():
             X, Y, weights = X[counted], Y[counted], weights[counted]
@@ -428,9 +562,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_not_forked()
         inputs = self.input_scaling_.apply(validate_data(self, X, reset=False, dtype="numeric"))
         largest = np.finfo(inputs.dtype).max
-        return np.clip(inputs, -largest, largest, out=inputs)  # which is far from all rows, as what it stands for is
+        return np.clip(inputs, -largest, largest, out=inputs)  # overflowing inputs stay finite, and far from all rows
 
     def _outputs(self, values: np.ndarray, axis: int = -1) -> np.ndarray:
+        # The numbers of a forged or damaged model file can be finite but so large that predictions overflow.
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{self._file} predicts values that are not finite, because its numbers are too large or too small: "
@@ -447,7 +582,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _keep(self, posterior: Posterior, noise: float) -> None:
         variances = noise * self.target_scaling_.scale**2
-        vars(self).pop("_file", None)  # whose model this is no longer
+        vars(self).pop("_file", None)  # this is no longer the model of that file
         self.posterior_ = posterior
         self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
         self.noise_ = float(variances[0]) if self.single_target_ else variances

@@ -1,4 +1,4 @@
-"""Columns in units of their own spread: what the estimator does to data on the way in, and undoes on the way out."""
+"""Standardisation of inputs and targets, and its inverse."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 ROWS = 65_536
-"""Rows that are converted at a time: a memory-mapped matrix is never in memory in its own precision."""
+"""Rows converted at a time, so that a memory-mapped matrix is never held in memory in its own dtype."""
 
 SMALLEST = 1e-150
-"""A spread whose square float64 still resolves."""
+"""Smallest spread of a target whose square float64 still resolves."""
 
 
 class Scaling(NamedTuple):
@@ -21,7 +21,7 @@ class Scaling(NamedTuple):
     scale: Float64[np.ndarray, "d"]
 
     def apply(self, X: Any) -> Float[np.ndarray, "n d"]:
-        """The columns in units of their spread, in JAX's precision; what is too large for it is infinite."""
+        """Return the standardised columns in JAX's default dtype; values beyond its range become infinite."""
         out = np.empty(X.shape, jnp.result_type(float))
         with np.errstate(over="ignore"):
             for rows in chunks(len(X)):
@@ -29,35 +29,42 @@ class Scaling(NamedTuple):
         return out
 
     def shifted(self, origin: Float64[np.ndarray, "d"]) -> "Scaling":
-        """The same map for columns that are not counted from this origin, but from zero."""
+        """Return the same map for columns that are measured from zero instead of from `origin`."""
         return Scaling(self.centre + origin, self.scale)
 
     def undo(self, Z: Any) -> Float64[np.ndarray, "n d"]:
-        """The columns in their own units."""
+        """Return the columns in their original units."""
         return np.asarray(Z, np.float64) * self.scale + self.centre
 
 
 def identity(columns: int) -> Scaling:
-    """The map that leaves everything as it is."""
+    """Return the identity map."""
     return Scaling(np.zeros(columns), np.ones(columns))
 
 
 def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") -> Scaling:
-    """The map to mean zero and variance one, rows counted by their weights; a constant column keeps its unit."""
+    """Return the map to mean zero and variance one over weighted rows; a constant column keeps its unit.
+
+    Raise `ValueError` if squares of the values overflow.
+    """
     total = weights.sum()
-    origin = np.asarray(X[0], np.float64)  # from which a constant column differs by zero, with no rounding of its sum
+    origin = np.asarray(X[0], np.float64)  # relative to it a constant column is exactly zero, so its sum does not round
     with np.errstate(over="ignore", invalid="ignore"):
         centre = origin + sum((weights[rows] @ (X[rows] - origin) for rows in chunks(len(X))), 0.0) / total
         squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
     if not np.all(np.isfinite(squares)):
         raise ValueError(f"{name} has values that are too large to be squared: measure it in a larger unit.")
     scale = np.sqrt(squares)
+    # A spread of a few ulps of the mean is rounding: dividing by it would amplify noise.
     constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(centre)
     return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))
 
 
 def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
-    """The map to mean zero and variance one; what does not vary is measured by its size."""
+    """Return the map to mean zero and variance one; a constant target is divided by its absolute value.
+
+    Raise `ValueError` if a target varies by less than `SMALLEST`.
+    """
     centre, scale = standardizing(Y, weights, "y")
     spread = np.ptp(Y, axis=0)
     if np.any((spread > 0) & (spread < SMALLEST)):
@@ -67,5 +74,5 @@ def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.nda
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """The rows, some at a time."""
+    """Return slices of at most `ROWS` rows that cover `n` rows."""
     return (slice(start, start + ROWS) for start in range(0, n, ROWS))

@@ -1,1 +1,1 @@
-"""Faces of the library for other packages, each imported by itself: none of them is needed by the others."""
+"""Interfaces to other packages. Import each module by itself: none needs the package of another."""

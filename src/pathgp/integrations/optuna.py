@@ -1,4 +1,4 @@
-"""Thompson sampling as a sampler of Optuna (`pip install ".[optuna]"`)."""
+"""Thompson sampling as an Optuna sampler (`pip install ".[optuna]"`)."""
 
 import dataclasses
 import secrets
@@ -21,14 +21,14 @@ from pathgp.thompson.space import Categorical, Codes, Dimension, Integer, Real, 
 
 
 class Parameter(NamedTuple):
-    """A parameter of Optuna as a dimension; where it has `values`, the dimension has their places in the list."""
+    """An Optuna parameter as a dimension. If it has `values`, the dimension codes their positions in that list."""
 
     dimension: Dimension
     values: tuple[Any, ...] | range | None = None
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> "Parameter":
-        """The dimension that a distribution of Optuna asks for."""
+        """Return the parameter of an Optuna distribution; raise `ValueError` for an unknown one."""
         match distribution:
             case FloatDistribution(step=None):
                 return cls(Real(distribution.low, distribution.high, distribution.log))
@@ -45,27 +45,41 @@ class Parameter(NamedTuple):
         raise ValueError(f"PathGPSampler knows float, int and categorical parameters, not {distribution!r}.")
 
     def inward(self, value: Any) -> Any:
-        """The value of the dimension for one of the parameter."""
+        """Return the value of the dimension for a value of the parameter."""
         if self.values is None:
             return value
         if isinstance(self.dimension, Categorical):
             return self.values.index(value)
+        # Values on a grid of floats are rounded, so that equality could miss them.
         return int(np.argmin(np.abs(np.asarray(self.values) - value)))
 
     def outward(self, value: Any) -> Any:
-        """The value of the parameter for one of the dimension."""
+        """Return the value of the parameter for a value of the dimension."""
         return value if self.values is None else self.values[value]
 
 
 class PathGPSampler(BaseSampler):
-    """Suggests, for each trial, the optimum of a posterior sample of its own.
+    """Optuna sampler that suggests, for each trial, the optimum of its own posterior sample.
 
-    Trials that are asked for before others have finished, in batches or by `n_jobs`, are therefore as good as they can
-    be without knowing these. As many points as were asked for without news the last time are found together.
+    Trials that are asked for before others have finished, in batches or with `n_jobs`, are therefore as good as they
+    can be without those results. As many points are found together as were last asked for without a new result in
+    between.
 
     Parameters that not all trials have, and all parameters before the first trial is complete, are left to
-    `independent_sampler`, a random one if None. The first `n_startup_trials`, twice the number of inputs and two if
-    None, fill the space evenly. All follows from `seed` and the number of the trial; None draws a seed.
+    `independent_sampler`. Suggestions depend only on `seed`, the results and the number of the trial.
+
+    Parameters
+    ----------
+    seed
+        Random seed. None draws one.
+    n_startup_trials
+        Number of trials that fill the space evenly. None is twice the number of codes plus two.
+    independent_sampler
+        Sampler of the other parameters. None is a `RandomSampler`.
+    solver
+        Solver of the posterior.
+    search
+        How maxima of samples are searched.
 
     >>> import optuna
     >>> optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -101,7 +115,7 @@ class PathGPSampler(BaseSampler):
         self._lock = threading.Lock()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """The parameters that all complete trials have, but for those with a single value."""
+        """Return the parameters that all complete trials have, except those with a single value."""
         if len(study.directions) > 1:
             raise ValueError("PathGPSampler optimises one objective: use another sampler for several.")
         space = IntersectionSearchSpace().calculate(study)
@@ -110,7 +124,7 @@ class PathGPSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next of the points that were found together, or of as many new ones."""
+        """Return the next of the points that were found together, after finding new ones if none is left."""
         if not search_space:
             return {}
         with self._lock:
@@ -126,24 +140,24 @@ class PathGPSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """What the independent sampler says."""
+        """Return the value that the independent sampler suggests."""
         return self._independent_sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Told to the independent sampler."""
+        """Notify the independent sampler."""
         self._independent_sampler.before_trial(study, trial)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Told to the independent sampler."""
+        """Notify the independent sampler."""
         self._independent_sampler.after_trial(study, trial, state, values)
 
     def reseed_rng(self) -> None:
-        """Only the independent sampler needs it: the number of the trial makes suggestions differ."""
+        """Reseed the independent sampler only: here suggestions differ by the number of the trial."""
         self._independent_sampler.reseed_rng()
 
 
 class History:
-    """What is known of one study in one search space."""
+    """The evaluations and suggestions of one study in one search space."""
 
     def __init__(
         self,
@@ -161,11 +175,11 @@ class History:
         self.handed, self.expected = 0, 1
 
     def belongs_to(self, study: Study, search_space: dict[str, BaseDistribution]) -> bool:
-        """Whether it speaks of this study and these parameters."""
+        """Return whether the history is that of this study and search space."""
         return self.name == study.study_name and self.search_space == search_space
 
     def suggest(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        """The values of the parameters for a trial."""
+        """Return the values of the parameters for a trial."""
         trials = [t for t in study.get_trials(deepcopy=False) if self.knows(t)]
         ended = (TrialState.COMPLETE, TrialState.FAIL)
         new = [t for t in trials if t.state in ended and t.number not in self.told]
@@ -173,6 +187,8 @@ class History:
             values = np.array([np.nan if t.value is None else t.value for t in new])
             self.state = observe(self.state, self.codes(new), values)
             self.told.update(t.number for t in new)
+            # Points found before these results are outdated. As many as were handed out since the last results are
+            # expected again.
             self.queue, self.expected, self.handed = [], max(self.handed, 1), 0
         if not self.queue:
             pending = self.pending([t for t in trials if t.state == TrialState.RUNNING and t.number != trial.number])
@@ -181,25 +197,25 @@ class History:
             self.queue = [points[i : i + 1] for i in range(len(points))]
         self.handed += 1
         self.suggested[trial.number] = point = self.queue.pop(0)
-        row = self.settings.space.decode(point)[0].tolist()  # as JSON can say it
+        row = self.settings.space.decode(point)[0].tolist()  # Optuna stores values as JSON
         return {name: p.outward(value) for (name, p), value in zip(self.parameters.items(), row, strict=True)}
 
     def knows(self, trial: FrozenTrial) -> bool:
-        """Whether a trial has all parameters, or was suggested here and is about to have them.
+        """Return whether a trial has all parameters, or was suggested here and is about to get them.
 
-        Another thread may have ended one with others since the search space was looked at.
+        Another thread may have finished a trial with other parameters after the search space was inferred.
         """
         has = trial.distributions
         is_point = all(has.get(name) == distribution for name, distribution in self.search_space.items())
         return is_point or (trial.number in self.suggested and trial.state == TrialState.RUNNING)
 
     def codes(self, trials: Sequence[FrozenTrial]) -> Codes:
-        """The points of trials that have all parameters."""
+        """Return the codes of trials that have all parameters."""
         rows = [[p.inward(t.params[name]) for name, p in self.parameters.items()] for t in trials]
         return self.settings.space.encode(rows)
 
     def pending(self, running: Sequence[FrozenTrial]) -> Codes:
-        """The points of trials that run: as they were suggested here, or as far as others have stored them."""
+        """Return the codes of running trials: as suggested here, or as others have stored them."""
         here = [self.suggested[t.number] for t in running if t.number in self.suggested]
         others = [t for t in running if t.number not in self.suggested]
         return np.concatenate([*here, self.codes(others)])

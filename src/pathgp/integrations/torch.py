@@ -1,4 +1,4 @@
-"""Posterior functions for PyTorch: called with tensors, differentiated by autograd. Torch is installed by the user."""
+"""Posterior functions for PyTorch: called with tensors and differentiated by autograd. Install PyTorch yourself."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,20 @@ from pathgp.linalg.tiles import pad_rows
 
 
 def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callable[[Any], Any]:
-    """The same function for tensors: (…, d) ↦ (…) or (…, samples), with gradients for autograd.
+    """Return the same function for tensors, (…, d) ↦ (…) or (…, samples), with gradients for autograd.
 
-    `f` is `posterior.mean`, `posterior.samples`, `posterior.sample(i)`, or any function of JAX arrays whose value at a
-    row depends on that row alone. Values are computed in JAX's precision, and returned in that of the tensor. The
-    backward pass is one vector-Jacobian product of JAX; it cannot be differentiated again.
+    Values are computed in JAX's default dtype and returned in that of the tensor. The backward pass is one
+    vector-Jacobian product of JAX, and cannot be differentiated again.
 
-    A sample of a posterior is an acquisition function for BoTorch, which asks for points as (batch, q, d):
+    A posterior sample can be an acquisition function for BoTorch, which asks for points as (batch, q, d):
 
         acquisition = lambda X: sample(X).squeeze(-1)  # q = 1
+
+    Parameters
+    ----------
+    f
+        `posterior.mean`, `posterior.samples`, `posterior.sample(i)`, or any function of JAX arrays whose value at a row
+        depends on that row only.
     """
     import torch  # pyright: ignore[reportMissingImports]
     from torch.autograd.function import once_differentiable  # pyright: ignore[reportMissingImports]
@@ -29,14 +34,14 @@ def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callab
     precision = {jnp.dtype("float32"): torch.float32, jnp.dtype("float64"): torch.float64}
 
     def to_jax(tensor: Any) -> Array:
-        """Without a copy where the precision is the same: what comes of it is ready before torch goes on."""
+        """Share memory if the dtypes are equal. This is safe because the result is ready before PyTorch continues."""
         return jnp.from_dlpack(tensor.detach().to(precision[jnp.result_type(float)]).contiguous())
 
     def to_torch(array: Array, like: Any) -> Any:
         return torch.from_dlpack(jax.block_until_ready(array)).to(like).clone()
 
     class Evaluate(torch.autograd.Function):
-        """f, with its gradient."""
+        """f with its gradient."""
 
         @staticmethod
         def forward(ctx: Any, X: Any) -> Any:

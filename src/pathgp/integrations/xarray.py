@@ -1,4 +1,4 @@
-"""Posteriors at points as an `xarray.Dataset`, in the dimensions that ArviZ reads (the extra `xarray`)."""
+"""Posteriors at points as an `xarray.Dataset` in the dimensions that ArviZ reads (the extra `xarray`)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,15 +13,30 @@ if TYPE_CHECKING:
     import xarray  # pyright: ignore[reportMissingImports]
 
 OWN = ("chain", "draw", "point", "target", "f", "mean", "std")
+"""Names of the dataset that inputs cannot have."""
 
 
 def posterior_dataset(
     posterior: Predictive, X: Shaped[Any, "..."], names: Sequence[str] | None = None
 ) -> "xarray.Dataset":
-    """Every sample of a posterior at the rows of X, as `f` with the dimensions `chain` (one), `draw` and `point`.
+    """Return all samples of a posterior at the rows of X, as `f` with dimensions `chain` (one), `draw` and `point`.
 
-    The inputs are coordinates of `point`, called `names`, or x0, x1, …; so are the `mean` and the standard deviation
-    `std` of f, without noise, which are more precise than those of the samples.
+    Coordinates of `point` are the inputs, and the `mean` and standard deviation `std` of f, without noise. Both are
+    more precise than the mean and standard deviation of the samples.
+
+    Parameters
+    ----------
+    posterior
+        The posterior.
+    X
+        Query points, one per row.
+    names
+        Names of the inputs. None is x0, x1, ….
+
+    Raises
+    ------
+    ValueError
+        If the names are not unique, not one per input, or used by the dataset itself.
     """
     points = np.asarray(X, float)
     mean, variance = posterior.predict(points)
@@ -32,9 +47,20 @@ def posterior_dataset(
 
 
 def estimator_dataset(model: PathGPRegressor, X: Any) -> "xarray.Dataset":
-    """The same of a fitted estimator, in the units of y; the inputs have the names of the columns it was fitted to."""
+    """Return the same dataset for a fitted estimator, in the units of y.
+
+    The inputs have the names of the columns that it was fitted to, if any.
+
+    Parameters
+    ----------
+    model
+        Fitted estimator.
+    X
+        Query points, one per row.
+    """
     mean, std = model.predict(X, return_std=True)
     draws = model.sample_y(X, model.posterior_.num_samples)
+    # `predict` includes the noise.
     of_function = np.sqrt(np.maximum(std**2 - model.noise_, 0))
     names = [str(name) for name in getattr(model, "feature_names_in_", [])] or None
     return _dataset(np.asarray(X, float), names, mean, of_function, draws)

@@ -1,4 +1,4 @@
-"""Covariance kernels."""
+"""Covariance kernels: stationary ones, Tanimoto, and their sums and products."""
 
 from pathgp.kernels.base import Kernel, Product, Spectrum, Sum
 from pathgp.kernels.stationary import RBF, Matern12, Matern32, Matern52, RationalQuadratic, Stationary

@@ -1,4 +1,4 @@
-"""What a kernel is, and sums and products of kernels."""
+"""The base class of kernels, and sums and products of kernels."""
 
 from abc import abstractmethod
 from typing import NamedTuple
@@ -13,36 +13,83 @@ from pathgp.kernels.features import Features, Fourier, Stacked
 
 
 class Spectrum(NamedTuple):
-    """A random draw from a spectral measure: k(x, z) = E Σ_j power_j cos(frequencies_j · (x − z))."""
+    """A random draw from the spectral measure of a kernel.
+
+        k(x, z) = E Σ_j power_j cos(frequencies_j · (x − z)).
+
+    Parameters
+    ----------
+    frequencies
+        The frequency vectors, one per row.
+    power
+        The contribution of each frequency to k(x, x).
+    """
 
     frequencies: Float[Array, "p d"]
     power: Float[Array, "p"]
 
 
 class Kernel(eqx.Module):
-    """A covariance k(x, z). Kernels are values: they add, multiply and pass through JAX transformations.
+    """Abstract base class of covariance functions k(x, z).
 
-    A new kernel is a subclass with `__call__` and `diag`, and with `spectrum` (stationary) or `features` (any other),
-    so that prior functions can be drawn from it.
+    Kernels are immutable pytrees: they can be added, multiplied and passed through JAX transformations.
+
+    A subclass defines `__call__` and `diag`, and `spectrum` (if stationary) or `features` (any other), from which
+    prior functions are drawn. `coordinates` is needed for a local correction and the nearest-neighbour likelihood,
+    and `scaled` for hyperparameter fitting.
     """
 
     @abstractmethod
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """The matrix k(X, Z)."""
+        """Return the matrix k(X, Z)."""
 
     @abstractmethod
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
-        """The variances k(x, x)."""
+        """Return the variances k(x, x) at the rows of X."""
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """`num` frequencies from the spectral measure of a stationary kernel."""
+        """Draw frequencies from the spectral measure of a stationary kernel.
+
+        Parameters
+        ----------
+        key
+            The random key.
+        num
+            The number of frequencies.
+        dim
+            The number d of inputs.
+
+        Raises
+        ------
+        TypeError
+            If the kernel has no spectral measure, because it is not stationary.
+        """
         raise TypeError(
             f"{type(self).__name__} is not stationary, so it has no spectral measure and a product with it has no "
             "random features: draw prior functions from each factor alone, or define `features` for the product."
         )
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
-        """Random features with E φ(X) φ(Z)ᵀ = k(X, Z), `num` of them (an even number)."""
+        """Draw random features φ with E φ(X) φ(Z)ᵀ = k(X, Z).
+
+        A stationary kernel has Fourier features, in pairs of a sine and a cosine with frequencies from `spectrum`.
+
+        Parameters
+        ----------
+        key
+            The random key.
+        num
+            The number of features, which must be even for Fourier features.
+        dim
+            The number d of inputs.
+
+        Raises
+        ------
+        ValueError
+            If `num` is odd or below 2.
+        TypeError
+            If the kernel is not stationary and does not define features of its own.
+        """
         at_least(num, 2, "num_features")
         if num % 2:
             raise ValueError(
@@ -51,11 +98,23 @@ class Kernel(eqx.Module):
         return Fourier(*self.spectrum(key, num // 2, dim))
 
     def scaled(self, factor: Float[Array, ""]) -> "Kernel":
-        """factor · k: the covariance of a function in other units."""
+        """Return the kernel factor · k, the covariance of a function in other units.
+
+        Raises
+        ------
+        TypeError
+            If the kernel does not define it.
+        """
         raise TypeError(f"{type(self).__name__} does not say what it is in other units: define `scaled`.")
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        """X in coordinates whose Euclidean distance tells how strongly points are correlated, to find neighbours by."""
+        """Return X in coordinates whose Euclidean distance reflects correlation, for neighbour searches.
+
+        Raises
+        ------
+        TypeError
+            If the kernel does not define them.
+        """
         raise TypeError(
             f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, "
             "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it: "
@@ -63,7 +122,7 @@ class Kernel(eqx.Module):
         )
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
-        """Refuses data that are nothing for this kernel; of most kernels any finite numbers are something."""
+        """Raise `ValueError` if X is not valid input for this kernel; most kernels accept any finite numbers."""
 
     def __repr__(self) -> str:
         return eqx.tree_pformat(self, short_arrays=False)
@@ -76,34 +135,34 @@ class Kernel(eqx.Module):
 
 
 class Sum(Kernel):
-    """k₁ + k₂: the covariance of the sum of two independent functions."""
+    """The kernel k₁ + k₂, the covariance of the sum of two independent functions; `left + right` makes it."""
 
     left: Kernel
     right: Kernel
 
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """k₁(X, Z) + k₂(X, Z)."""
+        """Return k₁(X, Z) + k₂(X, Z)."""
         return self.left(X, Z) + self.right(X, Z)
 
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
-        """k₁(x, x) + k₂(x, x)."""
+        """Return k₁(x, x) + k₂(x, x) at the rows of X."""
         return self.left.diag(X) + self.right.diag(X)
 
     def scaled(self, factor: Float[Array, ""]) -> "Sum":
-        """Both of them in other units."""
+        """Return factor · k, with both kernels scaled."""
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
-        """What either of them refuses."""
+        """Raise `ValueError` if X is not valid input for both kernels."""
         self.left.check_inputs(X)
         self.right.check_inputs(X)
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        """Those of both kernels: near are points that are near for both."""
+        """Return the coordinates of both kernels, side by side: near points are near for both."""
         return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Half of the frequencies from each kernel."""
+        """Draw half of the frequencies from each kernel."""
         at_least(2 * num, 4, "num_features of a sum")
         left_key, right_key = jax.random.split(key)
         left = self.left.spectrum(left_key, num // 2, dim)
@@ -111,42 +170,46 @@ class Sum(Kernel):
         return Spectrum(*map(jnp.concatenate, zip(left, right, strict=True)))
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
-        """Half of the features from each kernel."""
+        """Draw half of the features from each kernel."""
         at_least(num, 4, "num_features of a sum")
-        half = num // 4 * 2
+        half = num // 4 * 2  # even, because features are pairs
         left_key, right_key = jax.random.split(key)
         return Stacked((self.left.features(left_key, half, dim), self.right.features(right_key, num - half, dim)))
 
 
 class Product(Kernel):
-    """k₁ · k₂. Its spectral measure is the convolution of theirs, so a frequency is the sum of two."""
+    """The kernel k₁ · k₂; `left * right` makes it.
+
+    Its spectral measure is the convolution of those of k₁ and k₂, so each frequency is the sum of one of each.
+    """
 
     left: Kernel
     right: Kernel
 
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """k₁(X, Z) k₂(X, Z)."""
+        """Return k₁(X, Z) k₂(X, Z)."""
         return self.left(X, Z) * self.right(X, Z)
 
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
-        """k₁(x, x) k₂(x, x)."""
+        """Return k₁(x, x) k₂(x, x) at the rows of X."""
         return self.left.diag(X) * self.right.diag(X)
 
     def scaled(self, factor: Float[Array, ""]) -> "Product":
-        """One of them in other units."""
+        """Return factor · k, with the left kernel scaled."""
         return Product(self.left.scaled(factor), self.right)
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
-        """What either of them refuses."""
+        """Raise `ValueError` if X is not valid input for both kernels."""
         self.left.check_inputs(X)
         self.right.check_inputs(X)
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
-        """Those of both kernels: near are points that are near for both."""
+        """Return the coordinates of both kernels, side by side: near points are near for both."""
         return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
-        """Sums of frequencies, paired at random so that each part of a sum meets each part of the other."""
+        """Draw sums of one frequency from each kernel, paired at random."""
+        # The frequencies of a `Sum` are ordered by part: the permutation pairs each part with each of the other.
         left_key, right_key, pair_key = jax.random.split(key, 3)
         left = self.left.spectrum(left_key, num, dim)
         right = self.right.spectrum(right_key, num, dim)
@@ -155,7 +218,7 @@ class Product(Kernel):
 
 
 def has_coordinates(kernel: Kernel, X: Float[Array, "n d"]) -> bool:
-    """Whether neighbours can be found with this kernel."""
+    """Return whether the kernel has `coordinates`, in which neighbours can be found."""
     try:
         kernel.coordinates(X[:1])
     except TypeError:

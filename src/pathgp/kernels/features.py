@@ -1,4 +1,4 @@
-"""Feature maps φ: everything that is evaluated is `φ(x) @ weights`."""
+"""Feature maps φ, from which every function is evaluated as `φ(x) @ weights`."""
 
 from abc import abstractmethod
 
@@ -8,13 +8,14 @@ from jaxtyping import Array, Float, PyTree
 
 
 def within_reach(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """X, but no coordinate larger than what can be squared and summed: as far from everything, and not NaN."""
+    """Return X with coordinates clipped so that their squares can be summed: far points stay far, without NaN."""
+    # Their squares are below max^0.9, which leaves room for a sum over the inputs.
     far = float(jnp.finfo(X.dtype).max) ** 0.45
     return jnp.clip(X, -far, far)
 
 
 class Features(eqx.Module):
-    """A map φ from inputs to `num` features."""
+    """Abstract base class of maps φ from d inputs to m features."""
 
     @property
     @abstractmethod
@@ -24,31 +25,38 @@ class Features(eqx.Module):
     @property
     @abstractmethod
     def inputs(self) -> int | None:
-        """The number d of inputs that a point must have; None where any will do."""
+        """The number d of inputs of a point; None if any number is accepted."""
 
     @property
     def apart(self) -> bool:
-        """Whether their weights are split over devices, and must not be put together with others."""
+        """Whether the weights are sharded over devices, so that they must not be concatenated with others."""
         return False
 
     @abstractmethod
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """The features φ(X), one row for each row of X."""
+        """Return the features φ(X), one row per row of X."""
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
-        """φ(X) @ weights for a tile of rows."""
+        """Return φ(X) @ weights for a tile of rows."""
         return self(X) @ weights
 
     def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
-        """φ(xᵢ) · weightsᵢ: each point with weights of its own, for a tile of rows."""
+        """Return φ(xᵢ) · weightsᵢ for a tile of rows, where each point has its own weights."""
         return jnp.sum(self(X) * weights, axis=1)
 
 
 class Fourier(Features):
     r"""Random Fourier features in pairs, φ_j(x) = √p_j (sin ω_jᵀx, cos ω_jᵀx) (Rahimi and Recht, 2008).
 
-    φ(x)ᵀφ(z) = Σ_j p_j cos ω_jᵀ(x − z): the pair is unbiased for a kernel with spectral measure Σ_j p_j δ(ω_j), and
-    its value at x = z is exact.
+    The product φ(x)ᵀφ(z) = Σ_j p_j cos ω_jᵀ(x − z) is the kernel with spectral measure Σ_j p_j δ(ω_j). Paired features
+    are unbiased for k if its spectral measure is the expectation of that sum, and exact at x = z if Σ_j p_j = k(x, x).
+
+    Parameters
+    ----------
+    frequencies
+        The frequency vectors ω_j, one per row.
+    power
+        The weights p_j.
 
     >>> import jax.numpy as jnp
     >>> phi = Fourier(frequencies=jnp.array([[0.5], [2.0]]), power=jnp.array([1.5, 0.5]))
@@ -62,91 +70,91 @@ class Fourier(Features):
 
     @property
     def num(self) -> int:
-        """Two features, a sine and a cosine, for each frequency."""
+        """The number m of features, two per frequency."""
         return 2 * self.power.shape[0]
 
     @property
     def inputs(self) -> int:
-        """The dimension of the frequencies."""
+        """The number d of inputs, the dimension of the frequencies."""
         return self.frequencies.shape[1]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """√p (sin ωᵀx, cos ωᵀx), the sines first."""
+        """Return √p (sin ωᵀx, cos ωᵀx), all sines first."""
         phase = within_reach(X) @ self.frequencies.T
         return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1) * jnp.tile(jnp.sqrt(self.power), 2)
 
 
 class Constant(Features):
-    """The one feature φ(x) = 1: a constant mean is a function like the others."""
+    """The single feature φ(x) = 1, with which a constant mean is a `Function`."""
 
     @property
     def num(self) -> int:
-        """One."""
+        """The number of features, 1."""
         return 1
 
     @property
     def inputs(self) -> None:
-        """Any number of inputs will do."""
+        """None, because any number of inputs is accepted."""
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n 1"]:
-        """A column of ones."""
+        """Return a column of ones."""
         return jnp.ones((X.shape[0], 1), X.dtype)
 
 
 class Several(Features):
-    """The features of several maps side by side."""
+    """Abstract base class of several feature maps side by side."""
 
     parts: eqx.AbstractVar[tuple[Features, ...]]
 
     @property
     def num(self) -> int:
-        """The number of features of all parts."""
+        """The number of features of all parts together."""
         return sum(part.num for part in self.parts)
 
     @property
     def inputs(self) -> int | None:
-        """The number of inputs that the parts agree on."""
+        """The number of inputs that the parts share; None if every part accepts any number."""
         return next((part.inputs for part in self.parts if part.inputs is not None), None)
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """The features of each part in turn."""
+        """Return the features of the parts, concatenated."""
         return jnp.concatenate([part(X) for part in self.parts], axis=1)
 
 
 class Total(Several):
-    """Several maps with a tuple of weights, one for each, where put together they would leave their devices."""
+    """Several maps with a tuple of weights, one entry per map, so that sharded weights stay on their devices."""
 
     parts: tuple[Features, ...]
 
     @property
     def apart(self) -> bool:
-        """They are."""
+        """True, because some weights are sharded."""
         return True
 
     def apply(self, X: Float[Array, "n d"], weights: PyTree[Float[Array, "_ s"]]) -> Float[Array, "n s"]:
-        """Σ φ_p(X) @ weights_p, each part in its own way."""
+        """Return Σ φ_p(X) @ weights_p, each term by `apply` of its part."""
         first, *others = (part.apply(X, w) for part, w in zip(self.parts, weights, strict=True))
         return sum(others, first)
 
 
 class Stacked(Several):
-    """Several maps with one array of weights, so that a sum of functions is a function."""
+    """Several maps with one array of weights, so that a sum of functions is a `Function`."""
 
     parts: tuple[Features, ...]
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
-        """Σ φ_p(X) @ weights_p, each part in its own way."""
+        """Return Σ φ_p(X) @ weights_p, each term by `apply` of its part."""
         terms = zip(self.parts, jnp.split(weights, self._ends), strict=True)
         first, *others = (part.apply(X, w) for part, w in terms)
         return sum(others, first)
 
     def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
-        """Σ φ_p(xᵢ) · weightsᵢ_p, each part in its own way."""
+        """Return Σ φ_p(xᵢ) · weightsᵢ_p, each term by `each` of its part."""
         terms = zip(self.parts, jnp.split(weights, self._ends, axis=1), strict=True)
         first, *others = (part.each(X, w) for part, w in terms)
         return sum(others, first)
 
     @property
     def _ends(self) -> list[int]:
-        """Where the features of each part but the last end."""
+        """The index at which the features of each part end, except the last."""
         return [sum(part.num for part in self.parts[: i + 1]) for i in range(len(self.parts) - 1)]

@@ -14,12 +14,18 @@ from pathgp.kernels.features import Features
 
 
 class Tanimoto(Kernel):
-    """variance · Σᵢ min(xᵢ, zᵢ) / Σᵢ max(xᵢ, zᵢ) for vectors of counts, on bits the Jaccard similarity.
+    """The Tanimoto kernel, variance · Σᵢ min(xᵢ, zᵢ) / Σᵢ max(xᵢ, zᵢ), for vectors of counts.
 
-    The counts are taken as they are: `PathGPRegressor` needs standardize=False for it.
+    On bits it is the Jaccard similarity. Two empty fingerprints have similarity 1. The inputs must be counts, so
+    `PathGPRegressor` needs `standardize=False`.
 
-    Where no count exceeds `max_count`, say so: `min(x, z) = Σ_c [x ≥ c][z ≥ c]` is then that many matrix products,
-    much faster than the elementwise minimum (`max_count=1` for bits). Two empty fingerprints are alike.
+    Parameters
+    ----------
+    variance
+        The variance k(x, x) of every fingerprint.
+    max_count
+        An upper bound of the counts, 1 for bits. With it, min(x, z) = Σ_c [x ≥ c][z ≥ c] is computed as `max_count`
+        matrix products, much faster than the elementwise minimum.
 
     >>> import jax.numpy as jnp
     >>> float(Tanimoto()(jnp.array([[2.0, 0.0, 1.0]]), jnp.array([[1.0, 0.0, 2.0]]))[0, 0])
@@ -34,7 +40,7 @@ class Tanimoto(Kernel):
             checks.at_least(self.max_count, 1, "max_count")
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
-        """Refuses negative numbers, which are no counts."""
+        """Raise `ValueError` if X has negative entries, which are not counts."""
         if checks.is_concrete(X) and (least := float(np.min(np.asarray(X)))) < 0:
             raise ValueError(
                 f"X must be counts for Tanimoto, but it has {least:.3g}: give them as they are, and standardize=False "
@@ -49,21 +55,21 @@ class Tanimoto(Kernel):
         return sum(levels, jnp.zeros((X.shape[0], Z.shape[0]), X.dtype))
 
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        """The matrix k(X, Z)."""
+        """Return the matrix k(X, Z)."""
         overlap = self._overlap(X, Z)
         union = jnp.sum(X, axis=1)[:, None] + jnp.sum(Z, axis=1)[None, :] - overlap
         return self.variance * jnp.where(union > 0, overlap / jnp.where(union > 0, union, 1), 1)
 
     def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
-        """The variance, at every fingerprint."""
+        """Return the variance, which is the same for every fingerprint."""
         return jnp.full(X.shape[0], self.variance)
 
     def scaled(self, factor: Float[Array, ""]) -> "Tanimoto":
-        """factor · k, through the variance."""
+        """Return factor · k, by scaling the variance."""
         return Tanimoto(self.variance * factor, self.max_count)
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> "MinHash":
-        """Random signs of consistent weighted samples, see `MinHash`."""
+        """Draw `num` random features, the signs of consistent weighted samples; see `MinHash`."""
         checks.at_least(num, 1, "num")
         keys = jax.random.split(key, 4)
         return MinHash(
@@ -76,10 +82,10 @@ class Tanimoto(Kernel):
 
 
 class MinHash(Features):
-    """Random features of the Tanimoto kernel: E φ(x)φ(z) = k(x, z), piecewise constant.
+    """Piecewise constant random features of the Tanimoto kernel, with E φ(x)φ(z) = k(x, z).
 
-    Each feature samples from x one entry and level with the property that x and z agree with probability
-    Σ min / Σ max (consistent weighted sampling, Ioffe 2010), and gives the sample a random sign (Tripp et al. 2023).
+    Each feature draws one entry and level of x such that the draws of x and z agree with probability Σ min / Σ max
+    (consistent weighted sampling, Ioffe 2010). It then gives the draw a random sign (Tripp et al. 2023).
     """
 
     r: Float[Array, "m d"]
@@ -90,16 +96,16 @@ class MinHash(Features):
 
     @property
     def num(self) -> int:
-        """The number m of hashes."""
+        """The number m of features, one per hash."""
         return self.seed.shape[0]
 
     @property
     def inputs(self) -> int:
-        """The length of a fingerprint."""
+        """The number d of entries of a fingerprint."""
         return self.r.shape[1]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """±√(variance/m), one hash at a time."""
+        """Return ±√(variance/m), computed for one hash at a time."""
         present = X > 0
         log_X = jnp.log(jnp.where(present, X, 1))
 
@@ -109,6 +115,7 @@ class MinHash(Features):
             log_a = jnp.log(c) - r * (level - beta + 1)
             entry = jnp.argmin(jnp.where(present, log_a, jnp.inf), axis=1)
             level = jnp.take_along_axis(level, entry[:, None], axis=1)[:, 0].astype(int)
+            # All empty fingerprints draw entry −1, so that they agree.
             entry = jnp.where(jnp.any(present, axis=1), entry, -1)
             return 1 - 2 * (_mix(_mix(_mix(seed) ^ _bits(entry)) ^ _bits(level)) >> 31).astype(X.dtype)
 
@@ -121,7 +128,7 @@ def _bits(x: Int[Array, "n"]) -> UInt32[Array, "n"]:
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32 bits in which every bit of x decides on every bit of the result (MurmurHash3)."""
+    """Mix 32 bits by a bijection in which every bit of x affects every bit of the result (MurmurHash3)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

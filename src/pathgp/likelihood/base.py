@@ -1,4 +1,4 @@
-"""What a method of learning is, what it returns, and the one function that users call."""
+"""Hyperparameter fitting: the base class of methods, the trace they return, and `fit_hyperparameters`."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,27 +17,32 @@ from pathgp.runs.checkpoint import Checkpoint, Slot, slot_of
 
 
 class Trace(NamedTuple):
-    """How learning went.
-
-    `loss` is the negative log marginal likelihood per row, as the method estimates it, at each step, with the
-    penalty of the prior where there is one. `gradient` is the norm of its gradient in the logarithms of the
-    hyperparameters and the mean, in units of the standard deviation of y.
-    """
+    """The course of hyperparameter fitting: one entry per step, or per fit, in each list."""
 
     loss: list[float]
+    """Negative log marginal likelihood per row, as estimated by the method, plus the penalty of the prior."""
     gradient: list[float]
+    """Norm of the gradient of the loss in the logarithms of the hyperparameters and in the mean.
+
+    The mean is in units of the standard deviation of y.
+    """
     seconds: list[float]
+    """Seconds since the start, including those of earlier runs."""
     left_out: int = 0
-    """Steps or fits that were not finite and did not count."""
+    """Number of steps or fits that were not finite and were left out."""
     interrupted: bool = False
+    """Whether Ctrl-C ended the fit."""
     since_start: bool = False
-    """Whether `loss` is counted from the start: `Pathwise` knows how it changes, but not the determinant in it."""
+    """Whether `loss` is relative to its value at the start.
+
+    `Pathwise` knows how the loss changes, but not the determinant in it.
+    """
     weights: Float[Array, "N s"] | None = None
-    """The solution that `Pathwise` ended with, of the mean and the samples of `condition` with the same key."""
+    """The solution that `Pathwise` ended with: mean and samples of `condition` with the same key."""
 
 
 class Method(eqx.Module):
-    """A way to learn the hyperparameters of a process."""
+    """Base class of methods of hyperparameter fitting."""
 
     @abstractmethod
     def fit(
@@ -50,18 +55,22 @@ class Method(eqx.Module):
         prior: Prior,
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """A process with better hyperparameters than `gp`, where it starts, or where `saved` had come to."""
+        """Return a GP with better hyperparameters, and the trace. It starts from `gp`, or resumes from `saved`."""
 
 
 MANY_INPUTS = 25
-"""Points of so many inputs are seven standard deviations apart: from farther, no gradient tells a start the way."""
+"""Number of inputs above which default length scales grow.
+
+Standardised points with this many inputs are seven standard deviations apart. Beyond that distance, the gradient at the
+start is too small to descend along.
+"""
 
 
 def widening(inputs: int) -> float:
-    """How many standard deviations of an input a length scale starts from: one, and more of many inputs.
+    """Return the default length scale in standard deviations of an input: 1, and more for many inputs.
 
-    The distance of two points grows with the root of the number of inputs. At a start where all correlations are zero
-    the likelihood is flat, and learning ends with a process that predicts the mean everywhere.
+    The distance of two points grows with the square root of the number of inputs. At a start where all correlations are
+    zero the likelihood is flat, and fitting ends with a GP that predicts the mean everywhere.
 
     >>> widening(3), widening(100)
     (1.0, 2.0)
@@ -72,8 +81,19 @@ def widening(inputs: int) -> float:
 def default_gp(
     X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], kernel: Callable[..., Stationary] = Matern32
 ) -> GP:
-    """Where to start when nothing is known: a length scale for each input, of its standard deviation (and more where
-    there are more than 25 inputs), the variance of y for the kernel, a tenth of it for the noise, and the mean of y.
+    """Return a GP from which hyperparameter fitting can start if nothing is known about the data.
+
+    Each input has its own length scale: its standard deviation, and more if there are more than 25 inputs. The variance
+    of the kernel is that of y, the noise is a tenth of it, and the mean is that of y.
+
+    Parameters
+    ----------
+    X
+        Inputs of the data.
+    y
+        Observations.
+    kernel
+        Class of the kernel, called with the length scales and the variance.
 
     >>> import jax.numpy as jnp
     >>> gp = default_gp(jnp.array([[0.0, 5.0], [2.0, 5.0]]), jnp.array([1.0, 3.0]))
@@ -98,18 +118,46 @@ def fit_hyperparameters(
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> tuple[GP, Trace]:
-    """The process with the hyperparameters that make the data likely, and how they were found.
+    """Fit the hyperparameters of a GP by maximising the marginal likelihood, with the density of a prior if given.
 
-    Starts from `gp`, see `default_gp`. The method is `NearestNeighbour()` unless another is given. Interrupted by
-    Ctrl-C, or out of time by the `max_seconds` of the method, it returns the best so far, and `trace.interrupted`
-    says whether it was Ctrl-C; where several processes learn together, Ctrl-C ends the call. The noise variance does
-    not go below 10⁻¹¹ of the kernel's, which float64 still resolves (with `Pathwise` 10⁻⁴, for float32).
+    The noise variance does not fall below 10⁻¹¹ of the kernel's, which float64 still resolves (10⁻⁴ with `Pathwise`,
+    for float32).
 
-    `prior` holds what is known beforehand, in the units of X and y; nothing, unless it is given. A prior is a penalty
-    −log p(hyperparameters) on −log p(y), and a bound is not crossed, not even by the start.
+    Ctrl-C ends the fit, as the `max_seconds` of the method does, and the best result so far is returned;
+    `trace.interrupted` states whether it was Ctrl-C. With a checkpoint, nothing would be lost, so Ctrl-C ends the call.
+    It also ends the call if several processes take part in the fit.
 
-    With a `checkpoint` the same call goes on where learning was stopped, to the same result. Ctrl-C then ends the call,
-    since nothing is lost by it.
+    Parameters
+    ----------
+    gp
+        Start of the fit, for instance from `default_gp`.
+    X
+        Inputs of the data.
+    y
+        Observations.
+    key
+        Random key.
+    method
+        Method of the fit; None is `NearestNeighbour()`.
+    prior
+        Priors and bounds of the hyperparameters, in the units of X and y. A prior adds its negative log density to −log
+        p(y). Bounds hold for the start too.
+    progress
+        Whether to show a progress bar.
+    checkpoint
+        Directory from which the same call resumes after an interruption, with the same result.
+
+    Returns
+    -------
+    gp
+        The GP with the fitted hyperparameters.
+    trace
+        The course of the fit.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not valid, or if the likelihood is not finite at the start.
     """
     from pathgp.likelihood.nearest import NearestNeighbour
 
@@ -125,14 +173,16 @@ def fit_hyperparameters(
     gp.kernel.check_inputs(X)
     asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
     slot = slot_of(checkpoint, "learning", lambda: asked)
-    # In units of the data, so that a step of the mean, or of a bound, means the same whatever y is measured in.
+    # In standardised units of y, so that a step of the mean, and a bound, do not depend on the unit of y.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
     start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)
     inside = eqx.tree_at(lambda q: q.unit, prior, unit)
     with slot as saved:
         found, trace = method.fit(start, X, (y - centre) / unit, key, progress, inside, saved)
+    # The density of y is that of the standardised y divided by its unit, so the loss per row gains log(unit).
     shift = 0.0 if trace.since_start else float(jnp.log(unit))
     losses = [loss + shift for loss in trace.loss]
     weights = None if trace.weights is None else trace.weights / unit
     learned = GP(found.kernel.scaled(unit**2), found.noise * unit**2, centre + found.mean * unit)
+    # The noise floor and rounding can leave a value outside its bounds.
     return prior.nearest(learned), trace._replace(loss=losses, weights=weights)

@@ -1,4 +1,4 @@
-"""The collapsed bound on the marginal likelihood, for a choice of inducing points."""
+"""The collapsed lower bound on the log marginal likelihood, for given inducing points."""
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -11,16 +11,27 @@ from pathgp.solvers.inducing.base import InducingCholesky, NormalEquations
 from pathgp.system.system import System
 
 JITTER = 1e-10
-"""Points may repeat. The bound is a little lower for it, so it is still one."""
+"""Relative jitter of K_zz, since points may coincide. It lowers the bound slightly, which remains a lower bound."""
 
 
 def collapsed_bound(
     gp: GP, X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], z: Shaped[ArrayLike, "..."]
 ) -> float:
-    """log N(y; m, Q + Σ) − ½ tr Σ⁻¹(K − Q) with Q = K_Xz K_zz⁻¹ K_zX, in float64 and in tiles (Titsias, 2009).
+    """Return log N(y; m, Q + Σ) − ½ tr Σ⁻¹(K − Q) with Q = K_Xz K_zz⁻¹ K_zX (Titsias, 2009).
 
-    It is the most that the ELBO of any q(u) at the points z can be, and never more than log p(y), which it equals where
-    z are the data.
+    This is the largest ELBO of any q(u) at the points z. It is never more than log p(y), and equals it if z are the
+    data. It is computed in float64 and in tiles.
+
+    Parameters
+    ----------
+    gp
+        The GP with its hyperparameters.
+    X
+        Inputs of the data.
+    y
+        Observations.
+    z
+        Inducing points.
 
     >>> import numpy as np
     >>> from pathgp.kernels import RBF
@@ -36,8 +47,9 @@ def collapsed_bound(
     noise = np.asarray(system.noise_diagonal, dtype=np.float64)
     squares = (np.asarray(y, dtype=np.float64) - float(gp.mean)) ** 2
     variances = np.asarray(gp.kernel.diag(X), dtype=np.float64)
+    # With gram = I + AAᵀ, |Q + Σ| = |gram| |Σ|, and the inverse of Q + Σ is by the Woodbury identity.
     factor = linalg.cholesky(gram, lower=True)
     explained = np.sum(linalg.solve_triangular(factor, right, lower=True) ** 2)
     log_determinant = 2 * np.sum(np.log(np.diag(factor))) + np.sum(np.log(2 * np.pi * noise))
-    unexplained = np.sum(variances / noise) - (np.trace(gram) - len(gram))
+    unexplained = np.sum(variances / noise) - (np.trace(gram) - len(gram))  # tr Σ⁻¹Q = tr AAᵀ
     return float(-(log_determinant + np.sum(squares / noise) - explained + unexplained) / 2)

@@ -1,4 +1,4 @@
-"""What the methods of learning share: the record of a descent, its two ways to end early, and Adam."""
+"""Shared by the methods of hyperparameter fitting: the record of a descent, its two ways to end early, and Adam."""
 
 import time
 from types import TracebackType
@@ -16,9 +16,10 @@ from pathgp.runs.checkpoint import Slot
 
 
 class Record:
-    """The trace as it grows, and the bar that shows it. As a context it ends at Ctrl-C, and knows that it did.
+    """The trace of a descent while it grows, and its progress bar.
 
-    Where the descent is `saved`, or other processes take part in it, Ctrl-C goes on to whoever called it.
+    As a context manager it ends the descent at Ctrl-C and sets `interrupted`. The exception reaches the caller if the
+    descent is `saved` in a checkpoint, or if other processes take part in it.
     """
 
     def __init__(
@@ -53,25 +54,26 @@ class Record:
 
     @property
     def left(self) -> float:
-        """The seconds of the budget that are left."""
+        """The seconds that are left of the time limit."""
         return self.max_seconds - self.elapsed
 
     @property
     def elapsed(self) -> float:
-        """The seconds since the beginning, those of earlier runs included."""
+        """The seconds since the start, including those of earlier runs."""
         return time.perf_counter() - self._clock
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the budget is used up, in any process, after one step at least."""
+        """Whether the time limit is over in any process, after at least one step."""
+        # Clocks differ between processes, but all of them have to stop at the same step.
         return bool(self.loss) and self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
 
     def went_before(self, seconds: float) -> None:
-        """Counts the time of earlier runs."""
+        """Count `seconds` of earlier runs as elapsed."""
         self._clock -= seconds
 
     def resumed(self, state: Any) -> tuple[Any, int]:
-        """The state and the step to go on from: those of an earlier run, else the given state and 0."""
+        """Return the state and step to resume from: those of an earlier run, or `state` and 0."""
         before = None if self.saved is None else self.saved.restore(state)
         if before is None:
             return state, 0
@@ -84,19 +86,19 @@ class Record:
         return state, int(numbers["step"])
 
     def keep(self, state: Any, step: int) -> None:
-        """What the descent has come to before a step, where it is saved."""
+        """Save the state before a step, with the trace, if there is a checkpoint."""
         if self.saved is not None:
             trace = {"loss": self.loss, "gradient": self.gradient, "seconds": self.seconds}
             self.saved.keep(state, **trace, left_out=self.left_out, elapsed=self.elapsed, step=step)
 
     def add(self, loss: float, gradient: float, seconds: float | None = None) -> None:
-        """A point of the trace: the loss per row and the norm of its gradient, now unless it was at another time."""
+        """Append to the trace: the loss per row, the norm of its gradient, and the seconds (None is now)."""
         self.loss.append(loss)
         self.gradient.append(gradient)
         self.seconds.append(self.elapsed if seconds is None else seconds)
 
     def advance(self) -> None:
-        """One step more on the bar, with what was added last and the time that is left."""
+        """Advance the bar by one step, and show the last entry of the trace and the time left."""
         if self._bar is not None and self.loss:
             done = self._bar.n + 1
             rest = min(self.seconds[-1] / done * (self.steps - done), self.left)
@@ -107,26 +109,29 @@ class Record:
             self._bar.update(1)
 
     def trace(self) -> Trace:
-        """What there is so far."""
+        """Return the trace so far."""
         return Trace(self.loss, self.gradient, self.seconds, self.left_out, self.interrupted)
 
 
 def decaying_adam(rate: float, steps: int) -> optax.GradientTransformation:
-    """Adam, its rate falling to a twentieth along a cosine. Updates that are not finite are left out and counted."""
+    """Return Adam with a cosine decay of its rate to a twentieth.
+
+    Updates that are not finite are left out and counted.
+    """
     decaying = optax.adam(
         lambda count: rate * (0.05 + 0.95 * (1 + jnp.cos(jnp.pi * jnp.minimum(count / steps, 1))) / 2)
     )
-    return optax.apply_if_finite(decaying, max_consecutive_errors=10**9)
+    return optax.apply_if_finite(decaying, max_consecutive_errors=10**9)  # it never gives up
 
 
 def norm(gradient: Any) -> Float[Array, ""]:
-    """The Euclidean norm over all parameters."""
+    """Return the Euclidean norm of a gradient over all parameters."""
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
 
 
 def _bar(total: int) -> Any:
     from tqdm.auto import tqdm
 
-    # The time that is left within the budget stands in place of tqdm's own and of its speed, so that 80 columns do.
+    # The time left of the limit replaces tqdm's own estimate and its rate, so that the bar fits into 80 columns.
     shape = "{desc} {percentage:3.0f}%|{bar}|{n}/{total} [{elapsed}{postfix}]"
     return tqdm(total=total, desc="learning", bar_format=shape)

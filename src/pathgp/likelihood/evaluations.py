@@ -1,4 +1,4 @@
-"""What an optimiser has asked for, so that a run of it can be repeated without the work."""
+"""Evaluations of a loss by an optimiser, kept so that a run can be repeated without computing them again."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from pathgp.runs.checkpoint import Slot
 
 
 class Evaluation(NamedTuple):
-    """The loss and its gradient at a point, and the seconds that had passed."""
+    """The loss and its gradient at a point, and the seconds elapsed after it."""
 
     point: Float64[np.ndarray, "p"]
     loss: float
@@ -20,11 +20,11 @@ class Evaluation(NamedTuple):
 
 
 class Evaluations:
-    """All evaluations in their order, those of an earlier run first.
+    """All evaluations in order, starting with those of an earlier run.
 
-    The state of SciPy's optimiser cannot be stored, but it is deterministic: told the same again, it comes to where it
-    was. `ahead` are those of an earlier run that were not asked for again yet, the next one last, and `before` is the
-    time that they took.
+    The state of SciPy's optimiser cannot be stored, but the optimiser is deterministic. Given the same evaluations
+    again, it returns to the same state. `ahead` has the evaluations of an earlier run that have not been requested
+    again, the next one last. `before` is the time that they took.
     """
 
     def __init__(self, saved: Slot | None) -> None:
@@ -42,10 +42,11 @@ class Evaluations:
     def at(
         self, point: Float64[np.ndarray, "p"], evaluate: Callable[[], tuple[float, Float64[np.ndarray, "p"]]]
     ) -> Evaluation:
-        """The evaluation at a point: the next of an earlier run if it was of this point, else a new one."""
+        """Return the evaluation at a point: the next one of the earlier run if it is at that point, else a new one."""
         if self.ahead and np.array_equal(self.ahead[-1].point, point):
             self.done.append(self.ahead.pop())
             return self.done[-1]
+        # From here on the run differs from the earlier one, whose other evaluations are useless.
         self.ahead = []
         self.done.append(Evaluation(point.copy(), *evaluate(), time.perf_counter() - self._clock))
         if self.saved is not None:

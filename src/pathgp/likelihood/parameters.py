@@ -1,4 +1,4 @@
-"""The hyperparameters of a process as numbers without bounds."""
+"""Hyperparameters as unconstrained numbers, for an optimiser."""
 
 import equinox as eqx
 import jax
@@ -10,10 +10,10 @@ from pathgp.linalg.precision import in_own_precision
 from pathgp.posterior.gp import GP
 
 NOISE_FLOOR = 1e-11
-"""The least noise variance, as a share of the kernel's.
+"""The smallest noise variance, as a share of the kernel's.
 
-A float64 Cholesky factorisation of 6000 rows succeeds down to 1e-12 for an RBF kernel of any length scale, and its
-rounding grows in proportion to the rows.
+A float64 Cholesky factorisation of 6000 rows succeeds down to 1e-12 for an RBF kernel of any length scale. Its rounding
+grows in proportion to the number of rows.
 """
 
 NOISE_FLOOR_FLOAT32 = 1e-4
@@ -21,41 +21,42 @@ NOISE_FLOOR_FLOAT32 = 1e-4
 
 
 class Parameters(eqx.Module):
-    """The logarithms of all that is positive, and the mean.
+    """The logarithms of all positive hyperparameters, and the mean.
 
-    Every array of a kernel is a positive parameter. Noise that differs between rows is multiplied by one factor, and
-    the floor added to it.
+    Every array of a kernel is a positive parameter. Noise that differs between rows is multiplied by one fitted factor,
+    and the floor is added to it.
     """
 
     log_kernel: Kernel
     log_noise: Float[Array, ""]
     mean: Float[Array, ""]
     noise_shape: Float[Array, "..."]
-    """The noise of the rows relative to each other, not learned."""
+    """The noise of the rows relative to their mean, which is not fitted."""
     floor: float = eqx.field(static=True, default=NOISE_FLOOR)
-    """The least noise variance, as a share of the kernel's."""
+    """The smallest noise variance, as a share of the kernel's."""
 
     @in_own_precision
     def gp(self) -> GP:
-        """The GP that they stand for, its noise not below `floor` times the variance of the kernel."""
+        """Return the GP with these hyperparameters, its noise at least `floor` times the kernel's variance."""
         kernel = jax.tree.map(jnp.exp, self.log_kernel)
         noise = jnp.exp(self.log_noise) * self.noise_shape + self.floor * variance(kernel)
         return GP(kernel, noise, self.mean)
 
 
 def variance(kernel: Kernel) -> Float[Array, ""]:
-    """k(x, x) of a kernel that has the same variance everywhere."""
+    """Return k(x, x) of a kernel with the same variance everywhere."""
     return kernel.diag(jnp.zeros((1, 1)))[0]
 
 
 def parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
-    """Those of a GP, which they give back unless its noise is below the floor."""
+    """Return the parameters of a GP. `Parameters.gp` gives it back, unless its noise is near the floor or below."""
     scale = jnp.mean(gp.noise)
+    # The part of the noise above the floor; it stays positive, so that its logarithm is finite.
     free = jnp.maximum(scale - floor * variance(gp.kernel), 0.01 * scale)
     return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale, floor)
 
 
 def learned(p: Parameters) -> Parameters:
-    """A mask: what an optimiser may move."""
+    """Return a mask of the parameters that an optimiser may change: all but `noise_shape`."""
     mask = jax.tree.map(lambda _: True, p)
     return eqx.tree_at(lambda q: q.noise_shape, mask, False)

@@ -1,4 +1,4 @@
-"""Marginal-likelihood gradients from posterior samples, on all the data, without a matrix of all pairs."""
+"""Gradients of the marginal likelihood from posterior samples, on all rows, without an N x N matrix."""
 
 import dataclasses
 import warnings
@@ -26,33 +26,56 @@ from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError
 
 TILE_ROWS = 2048
+"""Rows and columns of a tile of H in the gradient."""
 
 
 class Pathwise(Method):
-    """The exact marginal likelihood's gradient, estimated by solving for the posterior (Lin et al., NeurIPS 2024).
+    """Gradient of the exact marginal likelihood, estimated by solving for the posterior (Lin et al., NeurIPS 2024).
 
     A step solves the system of `condition` with `probes` samples, H[v, z₁ … z_s] = [y − m, ξ₁ … ξ_s], where
     ξ = f(X) + ε ~ N(0, H), so that z ~ N(0, H⁻¹) and E zᵀ∂H z = tr(H⁻¹∂H). The gradient of −log p(y) is
 
         −½ vᵀ∂H v + (1/2s) Σⱼ zⱼᵀ∂H zⱼ,    and −1ᵀv for the mean,
 
-    summed over tiles of H, each differentiated by itself. The randomness in ξ is drawn once, as standard frequencies
-    and normal draws that the present length scales and noise stretch, so that the solution moves little from step to
-    step. It is where the next solve starts: a few `passes` of block projection, or a residual within `tolerance`, are
-    enough.
+    summed over tiles of H, each of which is differentiated by itself. The random numbers in ξ are drawn once, as
+    standard frequencies and normal draws that are scaled by the current length scales and noise. The solution then
+    changes little from step to step, and each solve has a warm start from the one before. A few `passes` of block
+    projection, or a residual within `tolerance`, are enough.
 
-    Adam with a decaying rate descends. It takes minutes where `NearestNeighbour` takes seconds: start from its result.
-    The loss in the trace is counted from the start, the gradient integrated along the path by the trapezoidal rule.
+    The optimiser is Adam with a decaying rate. It takes minutes where `NearestNeighbour` takes seconds, so start from
+    the result of that. The loss in the trace is relative to the start: it is the gradient integrated along the path by
+    the trapezoidal rule.
 
-    The last step does not move, so `trace.weights` are those of the posterior: with the key that was given to
-    `fit_hyperparameters`, and `num_samples=probes`,
+    The GP that is returned is that of the last solve, so `trace.weights` are the weights of its posterior. With the key
+    that was given to `fit_hyperparameters`, and `num_samples=probes`,
 
         condition(gp, X, y, key=key, num_samples=probes, init=trace.weights)
 
-    asks for the same samples, and goes on from there.
+    has the same samples, and continues that solve.
 
-    With a `mesh` of one axis, its devices share the rows of every solve and the tiles of every gradient, for which all
-    of them have X and the solution whole.
+    With a `mesh`, its devices share the rows of every solve and the tiles of every gradient. For the gradients all
+    devices have the whole of X and of the solution.
+
+    Parameters
+    ----------
+    steps
+        Maximum number of steps.
+    probes
+        Number s of samples.
+    passes
+        Maximum passes over the data of `SAP` in each step.
+    learning_rate
+        Initial learning rate of Adam.
+    tolerance
+        Relative residual at which a solve stops.
+    num_features
+        Number of random features of the samples.
+    block_size
+        Rows in a block of `SAP`.
+    max_seconds
+        Time limit in seconds.
+    mesh
+        Mesh of one axis over which the work is sharded.
     """
 
     steps: int = 30
@@ -79,12 +102,16 @@ class Pathwise(Method):
         prior: Prior,
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """Descends for `steps` steps, or as long as there is time; the process at the last step that was completed."""
+        """Take `steps` steps, or as many as there is time for, and return the GP of the last completed one.
+
+        Raises `ValueError` if the gradient is not finite at the start.
+        """
         p = start = prior.projected(parameters(gp, NOISE_FLOOR_FLOAT32))  # its solves are in float32
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
         done: _Point | None = None
         zeros = lambda: placed(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
+        # A point with the structure that `restore` has to return.
         nothing = None if saved is None else _Point(p, zeros(), p)
         with Record(self.steps, self.max_seconds, progress, saved, "−Δ log p(y)/N", self.mesh) as record:
             (p, state, before), first = record.resumed((p, state, nothing))
@@ -104,6 +131,7 @@ class Pathwise(Method):
                     record.left_out += 1
                     if done is None:
                         break
+                    # The solve diverged or the gradient is not finite, so half of the step is tried next.
                     p = _half_way(done.p, p)
                 record.keep((p, state, done), step + 1)
         if done is None and not record.interrupted:
@@ -126,12 +154,12 @@ class Pathwise(Method):
         prior: Prior,
         step: int,
     ) -> "_Point | None":
-        """The solution and the gradient at a point; None where they are not finite."""
+        """Return the solution and the gradient at the parameters p, or None if they are not finite."""
         system, targets, solve_key = _problem(self, p, X, y, key)
         init = None if before is None else before.weights
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # few passes are what was asked for
+                warnings.simplefilter("ignore", ConvergenceWarning)  # few passes are intended
                 weights = solver.solve(system, targets, key=jax.random.fold_in(solve_key, step), init=init).weights
         except DivergenceError:
             return None
@@ -141,7 +169,7 @@ class Pathwise(Method):
 
 
 class _Point(eqx.Module):
-    """Where a step of the descent is, with the solution [v, z₁ … z_s] and the gradient there."""
+    """The parameters at a step, with the solution [v, z₁ … z_s] and the gradient there."""
 
     p: Parameters
     weights: Float[Array, "N s"]
@@ -152,9 +180,10 @@ class _Point(eqx.Module):
 def gradient_per_row(
     p: Parameters, X: Float[Array, "N d"], weights: Float[Array, "P s"], prior: Prior, mesh: Mesh | None = None
 ) -> Parameters:
-    """The gradient of −log p(y)/N, and of the prior's penalty, from the solution [v, z₁ … z_s].
+    """Return the gradient of (−log p(y) + penalty of the prior)/N, from the solution [v, z₁ … z_s].
 
-    It is that of Σ_c a_c w_cᵀ H w_c with the columns w_c held fixed, where a = (−½, 1/2s … 1/2s), and −1ᵀv.
+    It is the gradient of Σ_c a_c w_cᵀ H w_c with the columns w_c held fixed, where a = (−½, 1/2s … 1/2s), and −1ᵀv for
+    the mean.
     """
     weights, probes = everywhere(mesh, weights)[: X.shape[0]], weights.shape[1] - 1
     a = jnp.concatenate([jnp.array([-0.5]), jnp.full(probes, 0.5 / probes)]).astype(weights.dtype)
@@ -177,15 +206,16 @@ def gradient_per_row(
 def quadratic_gradient(
     kernel: Kernel, X: Float[Array, "N d"], W: Float[Array, "N s"], a: Float[Array, "s"], mesh: Mesh | None = None
 ) -> Kernel:
-    """∂/∂kernel of Σ_c a_c w_cᵀ k(X, X) w_c = Σᵢⱼ k(xᵢ, xⱼ) (W diag(a) Wᵀ)ᵢⱼ.
+    """Return ∂/∂kernel of Σ_c a_c w_cᵀ k(X, X) w_c = Σᵢⱼ k(xᵢ, xⱼ) (W diag(a) Wᵀ)ᵢⱼ.
 
-    Tile by tile, each pair of row tiles once, for the matrix is symmetric. The gradient of a tile is added up at
-    once, so that nothing of a tile is kept.
+    The matrix is symmetric, so each pair of row tiles is visited once. The gradient of a tile is added to the sum
+    immediately, so that nothing of a tile is kept in memory.
     """
     rows = min(TILE_ROWS, X.shape[0])
     X_tiles = pad_rows(X, rows).reshape(-1, rows, X.shape[1])
     W_tiles = pad_rows(W, rows, mode="constant").reshape(-1, rows, W.shape[1])
     i, j = jnp.triu_indices(X_tiles.shape[0])
+    # Off-diagonal tiles count twice; the pairs that pad a mesh count zero times.
     times = pad_rows(jnp.where(i == j, 1, 2), padded_rows(mesh, 1), mode="constant")
     i, j = (pad_rows(x, padded_rows(mesh, 1)) for x in (i, j))
 
@@ -217,10 +247,11 @@ def _move(method: Pathwise, p: Parameters, gradient: Parameters, state: Any, pri
 
 @eqx.filter_jit
 def _difference(a: _Point, b: _Point) -> Float[Array, ""]:
-    """The loss at b less that at a, by the trapezoidal rule."""
+    """Return the loss at b minus that at a, by the trapezoidal rule."""
     flat = lambda tree: ravel_pytree(eqx.filter(tree, learned(tree)))[0]
     return (flat(a.gradient) + flat(b.gradient)) @ (flat(b.p) - flat(a.p)) / 2
 
 
 def _half_way(a: Parameters, b: Parameters) -> Parameters:
+    """Return the mean of two sets of parameters."""
     return jax.tree.map(lambda x, y: (x + y) / 2, a, b)

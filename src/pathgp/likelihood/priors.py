@@ -1,4 +1,4 @@
-"""What is known of hyperparameters before the data: priors and bounds, which are one thing."""
+"""Prior distributions and bounds of hyperparameters, which share one interface."""
 
 import dataclasses
 from abc import abstractmethod
@@ -18,19 +18,28 @@ from pathgp.posterior.gp import GP
 
 
 class Belief(eqx.Module):
-    """What is known of a positive number: how likely its values are, and which are possible at all."""
+    """Base class of priors of a positive number: a density, a range of allowed values, or both."""
 
     @abstractmethod
     def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """−log of the density of log x, up to a constant."""
+        """Return −log of the density of log x, up to a constant."""
 
     @abstractmethod
     def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The possible value that is nearest to x."""
+        """Return the allowed value nearest to x."""
 
 
 class LogNormal(Belief):
-    """log x ~ N(log median, spread²). The density is that of the logarithm, so that its mode is the median.
+    """Log-normal prior, log x ~ N(log median, spread²).
+
+    The penalty uses the density of log x, whose mode is the median.
+
+    Parameters
+    ----------
+    median
+        Median of x.
+    spread
+        Standard deviation of log x.
 
     >>> print(round(float(LogNormal(median=2.0, spread=0.5).penalty(2.0 * jnp.exp(0.5))), 5))
     0.5
@@ -40,16 +49,23 @@ class LogNormal(Belief):
     spread: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="LogNormal.spread"), default=1.0)
 
     def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """½ (log(x / median) / spread)²."""
+        """Return ½ (log(x / median) / spread)²."""
         return (jnp.log(x / self.median) / self.spread) ** 2 / 2
 
     def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Every positive number is possible."""
+        """Return x: every positive number is allowed."""
         return x
 
 
 class Bounds(Belief):
-    """low ≤ x ≤ high, and no preference between them.
+    """Bounds low ≤ x ≤ high, without a preference between the allowed values.
+
+    Parameters
+    ----------
+    low
+        Smallest allowed value.
+    high
+        Largest allowed value.
 
     >>> print(Bounds(0.1, 10.0).nearest(jnp.array([0.01, 3.0])))
     [0.1 3. ]
@@ -59,23 +75,34 @@ class Bounds(Belief):
     high: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="Bounds.high"))
 
     def __check_init__(self) -> None:
+        # Inside a JAX transformation the values cannot be compared.
         if checks.is_concrete(self.low) and not bool(jnp.all(self.low <= self.high)):
             raise ValueError(f"Bounds.low must be at most Bounds.high, but they are {self.low} and {self.high}.")
 
     def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """None."""
+        """Return zeros."""
         return jnp.zeros_like(x)
 
     def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """x, or the bound that it is beyond."""
+        """Return x, clipped to the bounds."""
         return jnp.clip(x, self.low, self.high)
 
 
 class Prior(eqx.Module):
-    """Beliefs about the length scales, the variances of the kernel and the noise variance, each None unless given.
+    """Priors of the length scales, of the variances of the kernel and of the noise variance.
 
-    A belief has one value for all length scales or one for each input. In a sum or product of kernels it holds for
-    every part. Where noise differs between rows, it is about the average over the rows.
+    In a sum or product of kernels, a prior holds for every part.
+
+    Parameters
+    ----------
+    lengthscale
+        Prior of the length scales, with one value for all inputs or one per input; None for no prior.
+    variance
+        Prior of the variances of the kernel; None for no prior.
+    noise
+        Prior of the noise variance, or of its mean over the rows if it differs between them; None for no prior.
+    unit
+        Unit of y of the GPs that are passed to the methods, in the unit in which the priors are stated.
 
     >>> prior = Prior(lengthscale=LogNormal(median=1.0, spread=1.0), noise=Bounds(0.01, 0.1))
     """
@@ -84,7 +111,6 @@ class Prior(eqx.Module):
     variance: Belief | None = None
     noise: Belief | None = None
     unit: Float[Array, ""] = eqx.field(converter=checks.floats, default=1.0)
-    """The unit of y of the processes that it is asked about, in the unit that the beliefs are stated in."""
 
     def __check_init__(self) -> None:
         for name in ("lengthscale", "variance", "noise"):
@@ -92,7 +118,7 @@ class Prior(eqx.Module):
             checks.instance(belief, Belief | None, f"prior.{name}", "a belief such as Bounds(0.01, 0.1), or None")
 
     def check(self, gp: GP) -> None:
-        """Refuses beliefs about what the kernel does not have."""
+        """Raise `ValueError` if a prior is for a parameter that the kernel lacks, or has another shape."""
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
             shapes = [leaf.shape for leaf in jax.tree.leaves(_only(gp.kernel, name))]
             if belief is not None and not shapes:
@@ -108,7 +134,7 @@ class Prior(eqx.Module):
                 raise ValueError(f"prior.noise must be one value, but it has the shape {value.shape}.")
 
     def penalty(self, gp: GP) -> Float[Array, ""]:
-        """−log p(hyperparameters), up to a constant."""
+        """Return −log p(hyperparameters), up to a constant."""
         kernel = gp.kernel.scaled(self.unit**2) if self._has_beliefs else gp.kernel
         total = jnp.zeros((), gp.mean.dtype)
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
@@ -119,7 +145,7 @@ class Prior(eqx.Module):
         return total
 
     def nearest(self, gp: GP) -> GP:
-        """The process with every hyperparameter moved to the nearest possible value."""
+        """Return the GP with every hyperparameter moved to the nearest allowed value."""
         if not self._has_beliefs:
             return gp
         kernel = gp.kernel.scaled(self.unit**2)
@@ -129,11 +155,12 @@ class Prior(eqx.Module):
         noise = gp.noise
         if self.noise is not None:
             present = jnp.mean(noise) * self.unit**2
+            # One factor for all rows keeps the ratios of their noise.
             noise = noise * (self.noise.nearest(present) / present)
         return GP(kernel.scaled(1 / self.unit**2), noise, gp.mean)
 
     def projected(self, p: Parameters) -> Parameters:
-        """Parameters moved to possible values, those of the noise without its floor."""
+        """Return parameters moved to allowed values; the noise is compared with its bounds without the floor."""
         if not self._has_beliefs:
             return p
         moved = parameters(self.nearest(dataclasses.replace(p, floor=0.0).gp()), floor=0.0)
@@ -145,10 +172,11 @@ class Prior(eqx.Module):
 
 
 def where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
-    """`then` of the arrays of a kernel, and of its parts, that have this name; `otherwise` of the others."""
+    """Return `then` of the arrays of this name in a kernel and its parts, and `otherwise` of the other arrays."""
     named = lambda path: getattr(path[-1], "name", None) == name
     return jax.tree_util.tree_map_with_path(lambda path, leaf: then(leaf) if named(path) else otherwise(leaf), kernel)
 
 
 def _only(kernel: Kernel, name: str) -> Any:
+    """Return the arrays of this name in a kernel and its parts, and None for the others."""
     return where_named(kernel, name, lambda leaf: leaf, lambda _: None)

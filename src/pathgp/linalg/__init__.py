@@ -1,1 +1,1 @@
-"""Arithmetic that knows no Gaussian process: tiles, distances, neighbours, factorisations, precision."""
+"""Numerical routines independent of Gaussian processes: tiles, distances, neighbours, factors, precision."""

@@ -1,4 +1,4 @@
-"""Factors and eigenvalues of the blocks that solvers work with."""
+"""Factorisations and eigenvalue estimates that the iterative solvers use."""
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,21 @@ from jaxtyping import Array, Float, Int
 from pathgp.parallel.sharding import everywhere, over_rows
 
 LEAF = 256
+"""Size up to which `inverse_factor` calls LAPACK instead of recursing."""
 MOST = 10
-"""How often the damping of a block is raised at most, fourfold each time."""
+"""Largest number of attempts to factorise a damped block; each raises the damping fourfold."""
 
 
 def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
-    """L⁻¹ with LLᵀ = A, by halves:
+    """Return L⁻¹, where LLᵀ = A is the Cholesky factorisation, by recursion on halves.
 
-        [A₁ ·; B A₂]  ↦  [M₁ 0; −M₂ C M₁ M₂],   M₁ = A₁ ↦,   C = B M₁ᵀ,   M₂ = (A₂ − C Cᵀ) ↦.
+        A = [A₁ Bᵀ; B A₂],   L⁻¹ = [M₁ 0; −M₂CM₁ M₂],
 
-    It is nearly all matrix products: faster on a CPU than LAPACK's factor and triangular solve, and much faster
-    where the numbers of a nearly banded matrix fade into the denormal range, which LAPACK does not flush to zero.
+    with M₁ the result for A₁, C = B M₁ᵀ, and M₂ the result for A₂ − C Cᵀ.
+
+    Nearly all of it is matrix products, which on a CPU are faster than LAPACK's factorisation and triangular solve.
+    It is much faster for a nearly banded matrix whose entries decay into the denormal range, because LAPACK does not
+    flush those to zero.
     """
     n = A.shape[0]
     if n <= LEAF:
@@ -31,17 +35,19 @@ def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
 
 
 def damped_inverse_factor(K: Float[Array, "b b"], noise: Float[Array, "b"]) -> Float[Array, "b b"]:
-    """L⁻¹ with LLᵀ = K + diag(noise), where noise below a least δ is raised to it, which K resolves.
+    """Return L⁻¹ with LLᵀ = K + diag(max(noise, δ)), where δ is a damping (jitter) large enough for the dtype.
 
-    Rows far from all others round K by more than its largest eigenvalue is rounded by, where there are rows close
-    together too, and a factorisation rounds by itself. So δ is raised until the inverse L⁻ᵀL⁻¹ is no larger than that
-    of a positive matrix is, diag((K + δI)⁻¹) ≤ 1/δ, with a factor of two for its own rounding.
+    δ starts at the rounding error of the largest eigenvalue of K. That is too small where rows close together occur
+    with outlying rows, which round K by more, and the factorisation adds rounding of its own. For a positive
+    semi-definite K, diag((K + δI)⁻¹) ≤ 1/δ. So δ is raised fourfold until the diagonal of the inverse L⁻ᵀL⁻¹ is at
+    most 2/δ, where the factor of two allows for its rounding. After `MOST` attempts the last result is returned.
     """
-    resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # ≥ the top eigenvalue's rounding
+    # The largest row sum bounds the largest eigenvalue.
+    resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
 
     def failed(state: tuple[Array, Array, Array]) -> Array:
         tries, delta, factor = state
-        return (tries < MOST) & ~(jnp.max(jnp.sum(factor**2, axis=0)) <= 2 / delta)  # holds for NaN too
+        return (tries < MOST) & ~(jnp.max(jnp.sum(factor**2, axis=0)) <= 2 / delta)  # negated, so that NaN has failed
 
     def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         tries, delta, _ = state
@@ -52,7 +58,7 @@ def damped_inverse_factor(K: Float[Array, "b b"], noise: Float[Array, "b"]) -> F
 
 
 def top_eigenvalue(K: Float[Array, "b b"]) -> Float[Array, ""]:
-    """The largest eigenvalue of a positive matrix, from below, by thirty steps of the power method."""
+    """Return a lower bound of the largest eigenvalue of a positive matrix, by thirty power iterations."""
 
     def power(_: Int[Array, ""], v: Float[Array, "b"]) -> Float[Array, "b"]:
         u = K @ v
@@ -63,9 +69,10 @@ def top_eigenvalue(K: Float[Array, "b b"]) -> Float[Array, ""]:
 
 
 def tall_svd(mesh: Mesh | None, A: Float[Array, "N k"]) -> tuple[Float[Array, "N k"], Float[Array, "k"]]:
-    """Q and S with A = Q S Vᵀ, for many rows and few columns.
+    """Return Q and S of the thin SVD A = Q S Vᵀ, for a matrix with many rows and few columns.
 
-    Each of several devices factorises its own rows, A_p = Q_p R_p, and all do the small R_p (Demmel et al., 2012).
+    On a mesh, each device factorises its own rows, A_p = Q_p R_p, and every device takes the SVD of the stacked small
+    factors R_p (Demmel et al., 2012).
     """
     if mesh is None:
         Q, S, _ = jnp.linalg.svd(A, full_matrices=False)

@@ -1,4 +1,4 @@
-"""Squared distances between points, to the rounding of their own size: the one place that computes them."""
+"""Squared Euclidean distances, accurate to their own rounding error; kernels compute them only here."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ ROUNDINGS = 4
 
 
 def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """‖x − z‖² for every pair, to the precision of the points.
+    """Return ‖x − z‖² for every pair of rows, to the precision of the points.
 
-    For few inputs the differences are formed, input by input, which does not cancel. For more it is one matrix product
-    of the extended vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²), which loses ε(‖x‖² + ‖z‖²) where x and z are close: with
-    ARD length scales that reaches 3·10⁴ε, more than a small noise variance. So the product of points in float32 is in
-    float64. Where the points are float64 themselves, differences are formed of the widest inputs, which make up nearly
-    all of ‖x‖², and the product is of the others.
+    Up to `FEW_INPUTS` inputs, differences are formed input by input, which does not cancel. For more inputs it is one
+    matrix product of the extended vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). This loses ε(‖x‖² + ‖z‖²) where x and z
+    are close, which with ARD length scales reaches 3·10⁴ε, more than a small noise variance. The product of float32
+    points is therefore computed in float64. For float64 points, differences are formed for the `FEW_INPUTS` widest
+    inputs, which make up nearly all of ‖x‖², and the product covers the others.
 
     >>> X = jnp.full((1, 20), 1000.0)
     >>> print(squared_distance(X, X + 0.25)[0, 0])
@@ -37,7 +37,8 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
 
 
 def _by_differences(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    # A transpose alone is fused into the loop over pairs, which then reads Z with strides: five times slower.
+    # A plain transpose would be fused into the loop over pairs, which would then read Z with strides and be five times
+    # slower. A product with the identity is a transpose that is not fused.
     inputs = jnp.matmul(jnp.eye(Z.shape[1], dtype=Z.dtype), Z.T, precision="highest")
     squares = ((X[:, j, None] - inputs[j]) ** 2 for j in range(X.shape[1]))
     return sum(squares, jnp.zeros((), X.dtype))
@@ -45,24 +46,26 @@ def _by_differences(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Arr
 
 @jax.custom_jvp
 def _by_product(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """‖x‖² − 2xᵀz + ‖z‖² in float64, and 0 where that is rounding: its root would be many times as large."""
+    """Return ‖x‖² − 2xᵀz + ‖z‖² computed in float64, and 0 where that is within rounding error."""
     dtype = X.dtype
     with jax.enable_x64(True):
         X, Z = X.astype(jnp.float64), Z.astype(jnp.float64)
-        centre = jnp.mean(Z, axis=0)  # so that an offset of the data costs no digits
+        centre = jnp.mean(Z, axis=0)  # an offset of the data would cost digits
         X, Z = X - centre, Z - centre
         ones_X, ones_Z = jnp.ones((X.shape[0], 1), X.dtype), jnp.ones((Z.shape[0], 1), Z.dtype)
         size_X, size_Z = jnp.sum(X**2, axis=1, keepdims=True), jnp.sum(Z**2, axis=1, keepdims=True)
         left = jnp.concatenate([-2 * X, size_X, ones_X], axis=1)
         right = jnp.concatenate([Z, ones_Z, size_Z], axis=1)
         r2 = jnp.matmul(left, right.T, precision="highest")
+        # Rough kernels depend on the root of r², which would make the rounding of equal points many times larger.
         rounding = ROUNDINGS * float(jnp.finfo(r2.dtype).eps) * (size_X + size_Z.T)
         return jnp.where(r2 > rounding, r2, 0).astype(dtype)
 
 
 @_by_product.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple:
-    """2(x − z)ᵀ(dx − dz), also where the distance is 0; in the precision of the points, which is enough for a slope."""
+    """Return 2(x − z)ᵀ(dx − dz), in the precision of the points, which is enough for a derivative."""
+    # Not the derivative of the `where`, which is 0 where r² is set to 0: second derivatives there would be lost.
     (X, Z), (dX, dZ) = primals, tangents
     centre = jnp.mean(Z, axis=0)
     A, B = X - centre, Z - centre

@@ -1,20 +1,23 @@
-"""The blocked Cholesky factorisation of a dense matrix, in float64 on the host, and substitution with its factor."""
+"""Blocked Cholesky factorisation of a dense float64 matrix on the host, and solves with its factor."""
 
 import numpy as np
 from jaxtyping import Float64
 from scipy import linalg
 
 BLOCK = 2048
+"""Columns that are factorised at a time."""
 
 
 def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:
-    """Overwrites the lower triangle of H with its Cholesky factor, a block of columns at a time.
+    """Overwrite the lower triangle of H with its Cholesky factor, one block of columns at a time.
 
-    All but the small diagonal blocks is matrix products, so it is as fast as LAPACK's own factorisation of the whole,
-    which crashes on some processors from about 15,000 rows on (the OpenBLAS that SciPy 1.17 carries).
+    Except for the small diagonal blocks, all of it is matrix products, so it is as fast as LAPACK's factorisation of
+    the whole matrix. That one crashes on some processors from about 15,000 rows on (the OpenBLAS that SciPy 1.17
+    carries). Raises `ValueError` if H is not positive definite to working precision.
     """
     for j in range(0, len(H), block):
         k = j + block
+        # Left-looking: one product subtracts all finished columns.
         H[j:, j:k] -= H[j:, :j] @ H[j:k, :j].T
         try:
             H[j:k, j:k] = linalg.cholesky(H[j:k, j:k], lower=True, check_finite=False)
@@ -29,7 +32,7 @@ def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:
 def substitute(
     L: Float64[np.ndarray, "N N"], B: Float64[np.ndarray, "N s"], block: int = BLOCK
 ) -> Float64[np.ndarray, "N s"]:
-    """L⁻ᵀL⁻¹B, where only the lower triangle of L is looked at."""
+    """Return L⁻ᵀL⁻¹B, reading only the lower triangle of L."""
     W = B.copy()
     starts = range(0, len(L), block)
     for j in starts:

@@ -1,10 +1,9 @@
-"""The nearest rows of the data to a point, found exactly: by looking at all of them, or by a tree.
+"""Exact search for the nearest rows of the data to a point, exhaustively or with a k-d tree.
 
-Approximate indices are faster, but a neighbour that they miss comes and goes with the point in question, and functions
-that are made from neighbours would jump. Both searches here are exact, but for what a matrix product rounds that finds
-candidates among points of more than ten inputs; and they are pytrees of arrays: they pass
-through `jax.jit` and `jax.vmap` and are saved with what they belong to. `pathgp_paper.bench.neighbours` measures them
-beside other libraries.
+Approximate indices are faster, but the neighbours that they miss vary with the query, so functions made from
+neighbours would be discontinuous. Both searches here are exact, except for rounding in the matrix product that finds
+candidates among points of more than ten inputs. They are pytrees of arrays: they pass through `jax.jit` and `jax.vmap`
+and are saved with the model. `pathgp_paper.bench.neighbours` compares them with other libraries.
 """
 
 from abc import abstractmethod
@@ -19,33 +18,36 @@ from pathgp.linalg.distances import FEW_INPUTS, squared_distance
 from pathgp.linalg.tiles import pad_rows
 
 LEAF, VISIT = 256, 16
-"""Points in a leaf of a tree, and leaves that a search takes at a time (measured: `pathgp_paper.bench.neighbours`)."""
+"""Points per leaf of a tree, and leaves per step of a search, by measurement (`pathgp_paper.bench.neighbours`)."""
 
 SPARE = 32
+"""Candidates that an exhaustive search keeps beyond the number asked for, because it ranks them with rounding."""
 EXHAUSTIVE_ROWS = 30_000
+"""Up to this many points the search is exhaustive."""
 TILE = 65_536
+"""Points per tile of an exhaustive search."""
 MOST = 0.1
-"""The share of the leaves from which on a tree is slower than looking at all points with a matrix product."""
+"""Fraction of visited leaves from which a tree is slower than an exhaustive search with a matrix product."""
 
 
 class Neighbours(eqx.Module):
-    """A search for the nearest of N points."""
+    """Abstract base class of searches for the nearest of N points."""
 
     @abstractmethod
     def nearest(self, Q: Float[Array, "n d"], num: int) -> Int[Array, "n m"]:
-        """The indices of the `num` nearest points to each row of Q, the nearest first."""
+        """Return the indices of the `num` nearest points to each row of Q, nearest first."""
 
 
 class Exhaustive(Neighbours):
-    """Looks at every point: the right search for a few ten thousand points, and in many dimensions for any number."""
+    """Search of all points: the fastest for a few ten thousand points, and in many dimensions for any number."""
 
     points: Float[Array, "N d"]
 
     def nearest(self, Q: Float[Array, "n d"], num: int) -> Int[Array, "n m"]:
-        """Distances in tiles, the best of each tile merged with the best so far."""
+        """Return the nearest points, from distances in tiles whose best candidates are merged with the best so far."""
         N, d = self.points.shape
-        # A matrix product rounds, so that more are taken than asked for, and put in order by their true distances. It
-        # is centred where most queries are, for a few points far away would move the mean of all.
+        # The matrix product rounds, so more candidates are taken than asked for and ranked by their true distances. It
+        # is centred at the median of the queries, because a few outliers would move the mean.
         taken = min(num + SPARE, N)
         few = d <= FEW_INPUTS
         centre = jnp.zeros(d, Q.dtype) if few else jnp.median(Q, axis=0)
@@ -58,6 +60,7 @@ class Exhaustive(Neighbours):
             if few:
                 r2 = squared_distance(Q, points)
             else:
+                # Without ‖q‖², which does not change the order for a query.
                 r2 = jnp.sum(points**2, axis=1) - 2 * jnp.matmul(Q, points.T, precision="highest")
             r2 = jnp.where(start + jnp.arange(points.shape[0]) < N, r2, jnp.inf)
             nearest, place = smallest(r2, taken)
@@ -74,10 +77,10 @@ class Exhaustive(Neighbours):
 
 
 class Tree(Neighbours):
-    """A balanced k-d tree (Bentley, 1975) of which only the leaves are kept: their points, rows and bounding boxes.
+    """A balanced k-d tree (Bentley, 1975), stored as its leaves: their points, rows and bounding boxes.
 
-    A query takes the leaves with the nearest boxes, `VISIT` at a time, until no box that is left is nearer than the
-    last of the neighbours found.
+    A query visits the leaves with the nearest boxes, `VISIT` at a time, until no remaining box is nearer than the
+    farthest of the neighbours found.
     """
 
     points: Float[Array, "l w d"]
@@ -87,16 +90,16 @@ class Tree(Neighbours):
 
     @property
     def leaves(self) -> Int[Array, "l w"]:
-        """The rows in each leaf, −1 for padding: with the points, all that a tree is."""
+        """The rows in each leaf, −1 for padding; with the points they define the tree."""
         return jnp.where(jnp.isinf(self.points[:, :, 0]), -1, self.rows)
 
     def bounds(self, Q: Float[Array, "n d"]) -> Float[Array, "n l"]:
-        """The squared distance of each row of Q to each box."""
+        """Return the squared distance of each row of Q to each box, which is 0 inside the box."""
         gap = lambda j: jnp.maximum(0, jnp.maximum(self.low[:, j] - Q[:, j, None], Q[:, j, None] - self.high[:, j]))
         return sum((gap(j) ** 2 for j in range(Q.shape[1])), jnp.zeros((Q.shape[0], self.low.shape[0]), Q.dtype))
 
     def nearest(self, Q: Float[Array, "n d"], num: int) -> Int[Array, "n m"]:
-        """The search, for all rows of Q until the last is done."""
+        """Return the nearest points; the loop runs until the search of every row of Q has ended."""
         n, visit = Q.shape[0], min(VISIT, self.points.shape[0])
 
         def unfinished(state: tuple[Array, Array, Array]) -> Array:
@@ -106,6 +109,7 @@ class Tree(Neighbours):
         def take(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             bounds, r2, rows = state
             nearest, leaves = smallest(bounds, visit)
+            # A query that has visited every leaf visits some again: their points must not be candidates twice.
             seen = jnp.isinf(nearest)[:, :, None]
             new_r2 = jnp.where(seen, jnp.inf, jnp.sum((self.points[leaves] - Q[:, None, None]) ** 2, axis=-1))
             distances = jnp.concatenate([r2, new_r2.reshape(n, -1)], axis=1)
@@ -125,20 +129,20 @@ def _smallest(
 
 
 def smallest(x: Float[Array, "n c"], num: int) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
-    """The `num` smallest entries of each row, in order, and their places.
+    """Return the `num` smallest entries of each row, in ascending order, and their indices.
 
-    They are compared in float32, for which XLA has a fast selection: that of float64 is many times slower.
+    They are compared in float32, because XLA's selection in float64 is many times slower.
     """
     _, place = jax.lax.top_k(-x.astype(jnp.float32), num)
     return jnp.take_along_axis(x, place, axis=1), place
 
 
 def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
-    """Halves the points at the median of their widest coordinate until at most `leaf` are together."""
+    """Return a k-d tree: points are halved at the median of the widest coordinate, down to at most `leaf`."""
     Z = np.asarray(points)
     N, d = Z.shape
     depth = max(0, int(np.ceil(np.log2(N / leaf))))
-    width = -(-N // 2**depth)
+    width = -(-N // 2**depth)  # of every leaf: padding at infinity makes them equal
     padding = width * 2**depth - N
     Z = np.concatenate([Z, np.full((padding, d), np.inf, Z.dtype)])[None]
     rows = np.concatenate([np.arange(N, dtype=np.int32), np.zeros(padding, np.int32)])[None]
@@ -153,7 +157,7 @@ def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
 
 
 def in_neighbourhoods(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Array, "N"]:
-    """The rows in an order in which those that are near each other stand together: that of the leaves of a tree."""
+    """Return the rows in the order of the leaves of a k-d tree, in which nearby rows are adjacent."""
     N, d = points.shape
     depth = max(0, int(np.ceil(np.log2(N / leaf))))
     padding = -N % 2**depth
@@ -165,25 +169,26 @@ def in_neighbourhoods(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Arra
         spread = jnp.max(jnp.where(jnp.isinf(Z), -jnp.inf, Z), axis=1) - jnp.min(Z, axis=1)
         coordinate = jnp.take_along_axis(Z, jnp.argmax(spread, axis=1)[:, None, None], axis=2)[:, :, 0]
         rows = jnp.take_along_axis(groups, jnp.argsort(coordinate, axis=1), axis=1).reshape(-1)
-    return rows[:N]  # the padding is infinitely far away, and last of all
+    return rows[:N]  # the padding is at infinity, so it is last
 
 
 def tree_of_rows(points: Float[Array, "N d"], leaves: Int[Array, "l w"]) -> Tree:
-    """The tree with these rows in its leaves, which `Tree.leaves` says of another."""
+    """Return the tree with these rows in its leaves, as `Tree.leaves` of a stored tree gives them."""
     rows, Z = np.asarray(leaves), np.asarray(points)
     Z = np.where(rows[:, :, None] < 0, np.asarray(np.inf, Z.dtype), Z[rows])
     return Tree(*map(jnp.asarray, (Z, np.maximum(rows, 0), *_box(Z))))
 
 
 def _box(Z: Float[np.ndarray, "l w d"]) -> tuple[Float[np.ndarray, "l d"], Float[np.ndarray, "l d"]]:
-    """The corners of the boxes around the points, the padding at infinity left out."""
+    """Return the lower and upper corners of the bounding box of each leaf, without the padding at infinity."""
     return Z.min(axis=1), np.where(np.isinf(Z), -np.inf, Z).max(axis=1)
 
 
 def search(points: Float[Array, "N d"]) -> Neighbours:
-    """All points up to `EXHAUSTIVE_ROWS` of them; above, a tree, unless it would have to look into most of its leaves.
+    """Return an exhaustive search up to `EXHAUSTIVE_ROWS` points; above that a tree, unless a tree would be slower.
 
-    That is tried out with a few of the points: in many dimensions, boxes are all about equally near.
+    A tree is slower if a query visits more than a fraction `MOST` of its leaves, as in many dimensions, where all
+    boxes are about equally near. This is tested with about 32 of the points.
     """
     if points.shape[0] <= EXHAUSTIVE_ROWS:
         return Exhaustive(points)

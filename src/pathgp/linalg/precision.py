@@ -1,8 +1,8 @@
-"""The precision of a problem: which one it needs, and the context in which its arrays are computed with.
+"""The dtype that a problem needs, and the context in which JAX computes in it.
 
-JAX has one setting for float64. Here it is a property of the problem: arrays are float32 or float64, and whatever
-computes with them does so inside `working_in` their dtype. Values that leave the library have the dtype of the caller's
-setting.
+JAX has one global setting for float64. Here the dtype is a property of the problem: arrays are float32 or float64, and
+code that computes with them runs inside `working_in` their dtype. Values returned to the user have the default float
+dtype of JAX at the time of the call.
 """
 
 import functools
@@ -21,14 +21,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ROUNDING = 0.01
-"""float32 is used while its rounding is estimated to move the mean by less than this share of the noise's deviation."""
+"""Largest estimated rounding error of the mean in float32, in standard deviations of the noise; above, use float64."""
 
 
 def required_dtype(variance: float, noise: float, rows: int) -> np.dtype:
-    """float64 where JAX has it enabled, or where float32 would round the mean by too much.
+    """Return float64 if JAX has it enabled, or if float32 would round the mean by too much; else float32.
 
-    The mean is k(x, X)w, N terms that cancel down to the data. With w = Σ⁻¹(y − f) and residuals y − f of size σ its
-    rounding is about ε v√N/σ, for a kernel of variance v, to be compared with σ.
+    The mean is k(x, X)w, a sum of N terms that cancel down to the scale of the data. With w = Σ⁻¹(y − f) and
+    residuals y − f of size σ, its rounding error is about ε v√N/σ for a kernel of variance v, compared with σ.
 
     >>> required_dtype(variance=1.0, noise=0.1, rows=10_000), required_dtype(variance=1.0, noise=1e-6, rows=10_000)
     (dtype('float32'), dtype('float64'))
@@ -38,7 +38,7 @@ def required_dtype(variance: float, noise: float, rows: int) -> np.dtype:
 
 
 def dtype_of(tree: Any) -> np.dtype:
-    """The dtype of the floating-point arrays of a pytree, all of which have one."""
+    """Return the dtype that all floating-point arrays of a pytree share; the default of JAX if it has none."""
     return next(
         (np.dtype(leaf.dtype) for leaf in jax.tree.leaves(tree) if eqx.is_inexact_array(leaf)),
         np.dtype(jnp.result_type(float)),
@@ -46,18 +46,18 @@ def dtype_of(tree: Any) -> np.dtype:
 
 
 def working_in(dtype: Any) -> AbstractContextManager[None]:
-    """The context in which JAX computes with arrays of this dtype."""
+    """Return the context in which JAX computes with arrays of this dtype."""
     return jax.enable_x64(np.dtype(dtype) == np.float64)
 
 
 def cast(tree: Any, dtype: Any) -> Any:
-    """The pytree with its floating-point arrays in this dtype."""
+    """Return the pytree with its floating-point arrays cast to `dtype`."""
     with working_in(dtype):
         return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
 
 
 def in_own_precision(method: Callable[P, T]) -> Callable[P, T]:
-    """Runs a method in the precision of the object that it belongs to, or a function in that of its first argument."""
+    """Decorate a method to run in the dtype of its object, or a function to run in that of its first argument."""
 
     @functools.wraps(method)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -68,10 +68,10 @@ def in_own_precision(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def evaluate_rows(f: Callable[[Any], Any], dtype: Any, X: Any) -> Any:
-    """f(X) computed in `dtype`, for an f that maps rows to rows, and returned in the dtype of the caller's setting.
+    """Return f(X) computed in `dtype`, as an array of JAX's default float dtype; f maps each row to a row.
 
-    Inside a transformation of JAX the derivative of a computation in float64 would be taken outside its context, and
-    be rounded there. So it is given as the Jacobian of each row, itself computed in float64.
+    Inside a JAX transformation, the derivative of a float64 computation would be taken outside its context and rounded
+    to float32. It is therefore defined as the Jacobian of each row, which is computed in float64.
     """
     outside = jnp.result_type(float)
     if np.dtype(dtype) == np.float64 and outside != jnp.float64 and not is_concrete(X):
@@ -82,7 +82,7 @@ def evaluate_rows(f: Callable[[Any], Any], dtype: Any, X: Any) -> Any:
 
 
 def _differentiable(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """f of rows, in float64 inside and float32 outside, with derivatives of every order."""
+    """Return f with float64 arithmetic, float32 arguments and results, and derivatives of every order."""
 
     @jax.custom_jvp
     def values(X: Any) -> Any:
@@ -91,7 +91,8 @@ def _differentiable(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return cast(out, X.dtype)
 
     def jacobian(X: Any) -> Any:
-        """The derivative of every row's values in each of the row's inputs, which is the last axis."""
+        """Return the Jacobian of every row; the inputs are the last axis."""
+        # Rows are independent, so one tangent per input gives that column of the Jacobians of all rows.
         directions = jnp.broadcast_to(jnp.eye(X.shape[1], dtype=X.dtype)[:, None, :], (X.shape[1], *X.shape))
         slopes = jax.lax.map(lambda direction: jax.jvp(f, (X,), (direction,))[1], directions)
         return jax.tree.map(lambda slope: jnp.moveaxis(slope, 0, -1), slopes)
@@ -107,7 +108,7 @@ def _differentiable(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def as_values(method: Callable[P, T]) -> Callable[P, T]:
-    """Like `in_own_precision`; the arrays that it returns have the dtype of the caller's setting."""
+    """Decorate as `in_own_precision` does, and cast the returned arrays to JAX's default float dtype."""
     run = in_own_precision(method)
 
     @functools.wraps(method)

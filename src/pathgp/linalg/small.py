@@ -1,8 +1,8 @@
-"""Many small positive definite systems, each solved by LAPACK, one after the other.
+"""Solution of many small positive definite systems by LAPACK, one after the other.
 
-jaxlib 0.10 splits a batch of factorisations among the threads of its pool by a call that sits on one of them and waits
-for the others. Where as many such calls are under way as there are threads, for instance because threads predict from
-one model, all of them wait forever. One after the other they take no longer, and wait for nobody.
+jaxlib 0.10 splits a batch of factorisations among the threads of its pool, by a call that occupies one thread and
+waits for the others. If as many such calls run as there are threads, all of them wait forever; this happens when
+several threads predict from one model. One after the other, the factorisations take no longer and cannot deadlock.
 """
 
 import jax
@@ -22,12 +22,13 @@ def _cho_solve(factor: Float[Array, "m m"], B: Float[Array, "m *s"]) -> Float[Ar
 
 
 def definite_solve(H: Float[Array, "m m"], B: Float[Array, "m *s"]) -> Float[Array, "m *s"]:
-    """H⁻¹B for a positive definite H, NaN where it is not; to be batched by `jax.vmap`.
+    """Return H⁻¹B for a positive definite H, and NaN for any other; `jax.vmap` batches it.
 
-    A derivative takes one more solve with the same factor, not the derivative of the factor.
+    Its derivative is one more solve with the same factor, instead of the derivative of the factorisation.
 
     >>> print(jax.vmap(definite_solve)(jnp.array([[[1.0]], [[4.0]]]), jnp.ones((2, 1)))[:, 0])
     [1.   0.25]
     """
+    # The factor only solves, so no derivative passes through the factorisation.
     factor = _cholesky(jax.lax.stop_gradient(H))
     return jax.lax.custom_linear_solve(lambda A: H @ A, B, lambda _, b: _cho_solve(factor, b), symmetric=True)

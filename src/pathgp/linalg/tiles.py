@@ -1,8 +1,8 @@
-"""Kernel products in tiles: the one place where k(A, Z) @ V is computed.
+"""Kernel products in tiles: the only place where k(A, Z) @ V is computed.
 
-The distance, the kernel and the product of a tile of a million entries follow each other in the same few
-megabytes. The whole expression `kernel(A, Z) @ V` writes and reads memory that it has to be given first: it is two to
-three times slower, and needs the whole matrix at once.
+The distances, the kernel and the product of a tile of a million entries reuse the same few megabytes. The whole
+expression `kernel(A, Z) @ V` holds the whole matrix, in memory that has to be allocated first, and is two to three
+times slower.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,14 @@ from jaxtyping import Array, Float, Shaped
 from pathgp.parallel.sharding import over_rows, padded_rows
 
 TILE = (512, 2048)
-"""Rows and columns of a tile, by measurement (`pathgp bench kernel`)."""
+"""Rows and columns of a tile, chosen by measurement (`pathgp bench kernel`)."""
 
 Matrix = Callable[[Float[Array, "n d"], Float[Array, "m d"]], Float[Array, "n m"]]
+"""A kernel, or any function that returns a matrix for two sets of points."""
 
 
 def pad_rows(x: Shaped[Array, "n ..."], multiple: int, *, mode: str = "edge") -> Shaped[Array, "m ..."]:
-    """Extends `x` to a multiple of `multiple` rows: by its last row ("edge") or by zeros ("constant")."""
+    """Return `x` padded to a multiple of `multiple` rows, with its last row ("edge") or zeros ("constant")."""
     extra = -x.shape[0] % multiple
     return x if extra == 0 else jnp.pad(x, [(0, extra)] + [(0, 0)] * (x.ndim - 1), mode=mode)
 
@@ -29,13 +30,13 @@ def pad_rows(x: Shaped[Array, "n ..."], multiple: int, *, mode: str = "edge") ->
 def map_rows(
     f: Callable[[Float[Array, "t d"]], Shaped[Array, "t ..."]], A: Float[Array, "n d"], rows: int = TILE[0]
 ) -> Shaped[Array, "n ..."]:
-    """f(A), with f applied to `rows` rows of A at a time."""
+    """Return f(A), computed for `rows` rows of A at a time."""
     n, d = A.shape
     if n <= rows:
         return f(A)
     tiles = pad_rows(A, rows).reshape(-1, rows, d)
     out = jax.lax.map(f, tiles)
-    return out.reshape(out.shape[0] * rows, *out.shape[2:])[:n]  # also where there are no columns
+    return out.reshape(out.shape[0] * rows, *out.shape[2:])[:n]  # not −1, which fails for zero columns
 
 
 def product(
@@ -45,14 +46,15 @@ def product(
     V: Float[Array, "m s"],
     columns: int = TILE[1],
 ) -> Float[Array, "n s"]:
-    """matrix(A, Z) @ V, with `columns` rows of Z at a time. Padded rows of V are zero, so they add nothing."""
+    """Return matrix(A, Z) @ V, computed for `columns` rows of Z at a time."""
     (n, d), m = A.shape, Z.shape[0]
     if m <= columns:
         return matrix(A, Z) @ V
     Z_tiles = pad_rows(Z, columns).reshape(-1, columns, d)
+    # Padded rows of V are zero, so that they add nothing.
     V_tiles = pad_rows(V, columns, mode="constant").reshape(-1, columns, V.shape[1])
 
-    @jax.checkpoint  # a gradient computes the tile again instead of keeping every tile
+    @jax.checkpoint  # a gradient recomputes a tile instead of storing every tile
     def add_tile(
         total: Float[Array, "n s"], tile: tuple[Float[Array, "t d"], Float[Array, "t s"]]
     ) -> tuple[Float[Array, "n s"], None]:
@@ -70,7 +72,7 @@ def tiled_product(
     V: Float[Array, "m s"],
     tile: tuple[int, int] = TILE,
 ) -> Float[Array, "n s"]:
-    """matrix(A, Z) @ V without ever holding more than one tile of the matrix."""
+    """Return matrix(A, Z) @ V, with only one tile of the matrix in memory at a time."""
     rows, columns = tile
     if Z.shape[0] < columns:  # fewer columns, so more rows in a tile of the same area
         rows = rows * columns // Z.shape[0]
@@ -85,7 +87,7 @@ def split_product(
     V: Float[Array, "m s"],
     tile: tuple[int, int] = TILE,
 ) -> Float[Array, "n s"]:
-    """matrix(A, Z) @ V, where each device takes its rows of Z and V: one reduction of n x s."""
+    """Return matrix(A, Z) @ V with the rows of Z and V sharded over devices: one reduction of n x s."""
     multiple = padded_rows(mesh, 1)
     Z, V = pad_rows(Z, multiple), pad_rows(V, multiple, mode="constant")
     local = lambda Z, V, matrix, A: tiled_product(matrix, A, Z, V, tile)
@@ -100,6 +102,6 @@ def product_of_rows(
     V: Float[Array, "m s"],
     tile: tuple[int, int] = TILE,
 ) -> Float[Array, "n s"]:
-    """matrix(A, Z) @ V, where each device takes its rows of A: no reduction."""
+    """Return matrix(A, Z) @ V with the rows of A sharded over devices: no reduction."""
     local = lambda A, matrix, Z, V: tiled_product(matrix, A, Z, V, tile)
     return over_rows(mesh, local, (pad_rows(A, padded_rows(mesh, 1)),), (matrix, Z, V), total=False)[: A.shape[0]]

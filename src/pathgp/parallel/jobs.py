@@ -1,7 +1,7 @@
-"""Several processes, on one host or many: how they join one job, and the mesh of all their devices.
+"""Jobs of several processes, on one or more hosts, and the mesh of all their devices.
 
-Every process runs the same program on the same data, and each device keeps its rows. What is asked of a posterior,
-for instance `posterior.mean(x)`, every process asks, and every process is given all of it.
+Every process runs the same program on the same data, and each device holds its own rows. Every process must make the
+same calls to a posterior, such as `posterior.mean(x)`, and each gets the whole result.
 """
 
 import os
@@ -30,9 +30,10 @@ while said := os.read(0, 64):
     if int(sys.argv[1]) in said:
         os.write(2, f"pathgp: {sys.argv[2]}\\n".encode())
 """
-"""Prints a sentence when it is told of a signal, and ends with the process that would tell it."""
+"""Program of a child process that prints a message on a signal, and ends when its pipe is closed."""
 
 BROKEN = r"(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)\b"
+"""Pattern of the errors that JAX raises when another process of the job is lost."""
 
 
 def join(
@@ -43,14 +44,32 @@ def join(
     timeout: int = 300,
     heartbeat: int = 30,
 ) -> None:
-    """Joins the job, before any computation; returns when all processes have, or fails after `timeout` seconds.
+    """Join a job of several processes; call it in every process before any computation.
 
-    `coordinator` is the address "host:port" of process 0, the same for all. What is not given is taken from the
-    variables JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID and JAX_NUM_PROCESSES; where there is none of them either, from
-    the scheduler, as far as JAX knows it: Slurm, Open MPI, Kubernetes, Cloud TPU.
+    It returns when all processes have joined. Arguments that are None are read from the environment variables
+    JAX_COORDINATOR_ADDRESS, JAX_PROCESS_ID and JAX_NUM_PROCESSES. If none of them is set either, they come from a
+    scheduler that JAX knows: Slurm, Open MPI, Kubernetes or Cloud TPU.
 
-    When a process of the job is gone, the others end too, with a sentence: at once where they wait for it, else within
-    about `heartbeat` seconds.
+    If a process of the job is lost, the others end with an error message: at once if they wait for it, otherwise
+    within about `heartbeat` seconds.
+
+    Parameters
+    ----------
+    coordinator
+        The address "host:port" of process 0, the same in all processes.
+    process_id
+        The number of this process, from 0 to `num_processes` − 1.
+    num_processes
+        The number of processes in the job.
+    timeout
+        The seconds after which joining fails if not all processes have joined.
+    heartbeat
+        The seconds without a sign of life after which a process counts as lost.
+
+    Raises
+    ------
+    ValueError
+        If only some of the first three settings are known, `process_id` is out of range, or a variable is not a number.
     """
     settings = {
         "coordinator": coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -68,11 +87,12 @@ def join(
             f"process_id must be from 0 to {settings['num_processes'] - 1}, one less than num_processes, but it is "
             f"{settings['process_id']}."
         )
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # read on CPUs only
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM for itself
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # used on CPUs only
+    jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM itself
     address, identity, number = settings.values()
     where = "The coordinator" if address is None else f"The coordinator {address}"
     before = signal.set_wakeup_fd(-1)
+    # JAX may abort the process if joining fails, so that no Python code could explain it.
     waiting = _leave_a_sentence(f"{where} {UNANSWERED.format(timeout)}")
     try:
         jax.distributed.initialize(
@@ -85,24 +105,34 @@ def join(
         _leave_a_sentence(LOST)
     finally:
         os.close(waiting)
-    with _stdout_as_stderr():  # on which Gloo greets its peers when they first meet
+    with _stdout_as_stderr():  # Gloo writes a greeting to stdout when peers first connect
         multihost_utils.sync_global_devices("join")
 
 
 def meet() -> None:
-    """Waits until all processes of the job are here; alone, for nobody."""
+    """Wait until every process of the job has called this; a single process does not wait."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("meet")
 
 
 def is_job() -> bool:
-    """Whether the environment says that this process is one of several: JAX's own variables, or a step of Slurm."""
+    """Return whether the environment, by JAX's variables or a Slurm step, describes a job of several processes."""
     in_step = "SLURM_STEP_NODELIST" in os.environ and os.environ.get("SLURM_NTASKS", "1") != "1"
     return "JAX_COORDINATOR_ADDRESS" in os.environ or in_step
 
 
 def mesh(devices: int | None = None) -> Mesh:
-    """A mesh over all devices of all processes, for `condition(..., mesh=mesh())`; or over the first `devices`.
+    """Return a mesh with one axis over the devices of all processes, for `condition(..., mesh=mesh())`.
+
+    Parameters
+    ----------
+    devices
+        The number of devices; None takes all. A job of several processes must take all.
+
+    Raises
+    ------
+    ValueError
+        If `devices` is not from 1 to the number of devices, or would leave out some of a job of several processes.
 
     >>> mesh(1).size
     1
@@ -124,7 +154,7 @@ def mesh(devices: int | None = None) -> Mesh:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """What fails inside because another process is gone raises a ConnectionError that says so."""
+    """Context manager that raises `ConnectionError` if its block fails because another process is lost."""
     try:
         yield
     except (ValueError, jax.errors.JaxRuntimeError) as error:
@@ -134,24 +164,25 @@ def together() -> Iterator[None]:
 
 
 def _leave_a_sentence(sentence: str) -> int:
-    """Has a sentence said when JAX aborts, after the pages that JAX says; until what is returned is closed.
+    """Arrange that a message is printed after JAX's own output if JAX aborts; return the descriptor that ends this.
 
-    JAX ends a process that has lost another by abort(), in the midst of whatever it does, and no Python runs then. But
-    the number of the signal is still written to Python's wakeup pipe, at the end of which a small process waits.
+    JAX ends a process that has lost another by abort(), at any point of a computation, and no Python code runs then.
+    The number of the signal is still written to Python's wakeup pipe, which a small child process reads. Closing the
+    returned descriptor ends the child process.
     """
     end, start = os.pipe()
-    os.set_blocking(start, False)
+    os.set_blocking(start, False)  # required by `set_wakeup_fd`
     command = [sys.executable, "-S", "-c", HERALD, str(int(signal.SIGABRT)), sentence]
     subprocess.Popen(command, stdin=end, stdout=subprocess.DEVNULL, start_new_session=True)
     os.close(end)
-    signal.signal(signal.SIGABRT, lambda *_: None)
+    signal.signal(signal.SIGABRT, lambda *_: None)  # Python reports only signals that have a handler
     signal.set_wakeup_fd(start, warn_on_full_buffer=False)
     return start
 
 
 @contextmanager
 def _stdout_as_stderr() -> Iterator[None]:
-    """What is written to standard output, by C++ too, goes to standard error."""
+    """Context manager that redirects standard output to standard error, also that of C++ code."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,7 +1,7 @@
-"""Rows split over the devices of a mesh: the one place that speaks to several devices.
+"""Rows sharded over the devices of a mesh: the only module that communicates between devices.
 
-A mesh has one axis. What has a row for each row of the data is split along it, everything else is the same on every
-device. On one device, where the mesh is None, all of this does nothing.
+A mesh has one axis. Arrays with one row per row of the data are sharded along it, and everything else is replicated on
+every device. On one device the mesh is None, and nothing is sharded.
 """
 
 import hashlib
@@ -21,7 +21,10 @@ Tree = TypeVar("Tree")
 
 
 def checked(mesh: Mesh | None) -> Mesh | None:
-    """The mesh, refused unless it has one axis; what is not split by hand is left to the compiler."""
+    """Return the mesh with an automatic axis, so that the compiler shards what `over_rows` does not.
+
+    Raises `ValueError` unless the mesh has one axis.
+    """
     if mesh is None:
         return None
     if len(mesh.axis_names) != 1:
@@ -33,16 +36,16 @@ def checked(mesh: Mesh | None) -> Mesh | None:
 
 
 def padded_rows(mesh: Mesh | None, rows: int) -> int:
-    """The least number of rows, at least `rows`, that can be split evenly."""
+    """Return the smallest number of rows, at least `rows`, that can be sharded evenly."""
     return rows if mesh is None else -(-rows // mesh.size) * mesh.size
 
 
 def over_rows(
     mesh: Mesh | None, f: Callable[..., Any], split: tuple[Any, ...], whole: tuple[Any, ...], *, total: bool
 ) -> Any:
-    """f(*split, *whole), where each device has its own rows of what is split.
+    """Return f(*split, *whole), called on each device with its own rows of `split` and all of `whole`.
 
-    The results are rows of one array, in the same order; or, where `total`, terms of one sum, reduced once.
+    The results are the rows of one array, in the same order. If `total`, they are terms of a sum, reduced once.
     """
     if mesh is None:
         return f(*split, *whole)
@@ -54,12 +57,12 @@ def over_rows(
         return jax.lax.psum(here, axis) if total else here
 
     out = everywhere if total else rows
-    # Loops in f start from constants, which are the same everywhere, and end with what is not: hence no `check_vma`.
+    # Without `check_vma`, because loops in f start from replicated constants and end with values that differ.
     return jax.shard_map(local, mesh=mesh, in_specs=(rows, everywhere), out_specs=out, check_vma=False)(split, whole)
 
 
 def own(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) -> Shaped[Array, "b ..."]:
-    """Within `over_rows`, A[index] where this device has the row, zero where another has: terms of a sum."""
+    """Within `over_rows`, return A[index] for the rows of this device and zero for others, as terms of a sum."""
     if mesh is None:
         return A[index]
     n = A.shape[0]
@@ -69,7 +72,7 @@ def own(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) ->
 
 
 def take(mesh: Mesh | None, tree: Tree, index: Int[Array, "b"]) -> Tree:
-    """The rows `index` of each array, on every device: of rows that are split, in one reduction."""
+    """Return the rows `index` of each array on every device; sharded rows take one reduction."""
     mine = lambda tree, index: jax.tree.map(lambda A: own(mesh, A, index), tree)
     return over_rows(mesh, mine, (tree,), (index,), total=True)
 
@@ -77,17 +80,16 @@ def take(mesh: Mesh | None, tree: Tree, index: Int[Array, "b"]) -> Tree:
 def visiting(
     mesh: Mesh | None, f: Callable[..., Shaped[Array, "n s"]], guests: tuple[Array, ...]
 ) -> Shaped[Array, "n s"]:
-    """Within `over_rows`, Σ f(*guests) over the rows of all devices, which go round in a ring.
+    """Within `over_rows`, return Σ f(*guests) over the rows of all devices, which pass round in a ring.
 
-    No device holds more than the rows of one other, and each is sent N/devices rows as many times as there are
-    others.
+    No device holds more than the rows of one other device. Each receives N/devices rows once per other device.
     """
     if mesh is None:
         return f(*guests)
     (axis,), devices = mesh.axis_names, mesh.size
     ring = [(i, (i + 1) % devices) for i in range(devices)]
 
-    @jax.checkpoint  # a gradient sends the rows round again instead of keeping them
+    @jax.checkpoint  # a gradient sends the rows round again instead of storing them
     def meet(state: tuple[Array, tuple[Array, ...]], _: None) -> tuple[tuple[Array, tuple[Array, ...]], None]:
         total, guests = state
         guests = jax.lax.ppermute(guests, axis, ring)
@@ -97,7 +99,7 @@ def visiting(
 
 
 def slice_rows(mesh: Mesh | None, tree: Tree, start: Int[Array, ""], size: int) -> Tree:
-    """The `size` rows of each array from `start` on, on every device."""
+    """Return `size` rows of each array, from `start` on, on every device."""
     if mesh is None:
         return jax.tree.map(lambda A: jax.lax.dynamic_slice_in_dim(A, start, size), tree)
     return take(mesh, tree, start + jnp.arange(size))
@@ -106,7 +108,7 @@ def slice_rows(mesh: Mesh | None, tree: Tree, start: Int[Array, ""], size: int) 
 def add_rows(
     mesh: Mesh | None, A: Shaped[Array, "n ..."], block: Shaped[Array, "b ..."], start: Int[Array, ""]
 ) -> Shaped[Array, "n ..."]:
-    """A with the block added to the rows from `start` on, each by the device that has it."""
+    """Return A with the block added to the rows from `start` on, each row by the device that holds it."""
     if mesh is None:
         block = jax.lax.dynamic_slice_in_dim(A, start, block.shape[0]) + block
         return jax.lax.dynamic_update_slice_in_dim(A, block, start, 0)
@@ -121,9 +123,10 @@ def add_rows(
 
 
 def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
-    """f(*rows, *whole), where each device computes a share of the rows; the result is on all of them.
+    """Return f(*rows, *whole) on every device, where each device computes a part of the rows.
 
-    For work on a few rows, a batch for instance, that every device has: they need not be evenly many.
+    This is for a few rows that every device holds, such as a batch. Their number need not be a multiple of the number
+    of devices.
     """
     if mesh is None:
         return f(*rows, *whole)
@@ -135,12 +138,12 @@ def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    """How rows are split."""
+    """Return the sharding of rows over the mesh."""
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
 
 
 def everywhere(mesh: Mesh | None, tree: Tree) -> Tree:
-    """The same values with every array whole on every device; outside of a program, of arrays that each process has."""
+    """Return the tree with every array replicated; outside `jit`, each process must hold the whole arrays."""
     if mesh is None:
         return tree
     whole = NamedSharding(mesh, PartitionSpec())
@@ -157,7 +160,7 @@ def everywhere(mesh: Mesh | None, tree: Tree) -> Tree:
 
 
 def constrained(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
-    """The same values, with every floating-point array of so many rows split over the devices."""
+    """Return the tree with every floating-point array of `rows` rows sharded over the devices."""
     if mesh is None:
         return tree
 
@@ -170,26 +173,27 @@ def constrained(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
 
 
 def placed(mesh: Mesh | None, A: Shaped[Array, "n ..."], *, mode: str = "constant") -> Shaped[Array, "m ..."]:
-    """An array that every process has, padded to rows that can be split, each device given its own.
+    """Return an array, which every process holds, padded and sharded by rows over the devices.
 
-    Padding is zero ("constant") or the last row ("edge").
+    The padding is zero ("constant") or the last row ("edge").
     """
     if mesh is None:
         return A
     padding = [(0, padded_rows(mesh, A.shape[0]) - A.shape[0])] + [(0, 0)] * (A.ndim - 1)
     if not is_concrete(A):
         return jax.lax.with_sharding_constraint(jnp.pad(A, padding, mode=mode), by_rows(mesh))
+    # The callback is asked only for the rows of this process's devices.
     host = np.pad(np.asarray(A), padding, mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return jax.make_array_from_callback(host.shape, by_rows(mesh), lambda index: host[index])
 
 
 def gathered(tree: Tree) -> Tree:
-    """The same values with every array whole, on the first device of every process."""
+    """Return the tree with every array whole, on the first device of every process."""
 
     def gather(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or len(leaf.sharding.device_set) == 1:
             return leaf
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # which NumPy cannot hold
             return jax.random.wrap_key_data(gather(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         return jnp.asarray(on_host(leaf))
 
@@ -197,30 +201,30 @@ def gathered(tree: Tree) -> Tree:
 
 
 def on_host(leaf: Any) -> np.ndarray:
-    """All of an array in the memory of the host: all processes ask for it, where each has a part."""
+    """Return a whole array in host memory; all processes must call this if each holds a part."""
     in_parts = isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated)
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True) if in_parts else leaf)
 
 
 def placed_like(host: np.ndarray, like: Any) -> Array:
-    """An array that every process has, split over devices as another of its shape is."""
+    """Return an array, which every process holds, sharded as `like`, which has its shape."""
     if not isinstance(like, jax.Array) or len(like.sharding.device_set) == 1:
         return jnp.asarray(host)
     return jax.make_array_from_callback(host.shape, like.sharding, lambda index: host[index])
 
 
 def any_process(mesh: Mesh | None, says: bool) -> bool:
-    """Whether any process says so: what depends on a clock, all do alike."""
+    """Return whether any process says so, to take the same decision in all if it depends on a clock."""
     return says if mesh is None or jax.process_count() == 1 else _any(says)
 
 
 def is_shared(tree: Any) -> bool:
-    """Whether other processes too have devices with what is in a tree."""
+    """Return whether an array of the tree is partly on devices of other processes."""
     return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(tree))
 
 
 def most_of_all(*says: int) -> list[int]:
-    """The most that any process of the job says, of each number by itself; all are asked."""
+    """Return the maximum of each number over the processes of the job; all must call this."""
     return np.max(multihost_utils.process_allgather(np.asarray(says)), axis=0).tolist()
 
 
@@ -229,7 +233,7 @@ def _any(says: bool) -> bool:
 
 
 def same_everywhere(text: str) -> bool:
-    """Whether all processes of the job say the same; all are asked."""
+    """Return whether the text is the same in all processes of the job; all must call this."""
     if jax.process_count() == 1:
         return True
     said = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint8)
@@ -237,7 +241,7 @@ def same_everywhere(text: str) -> bool:
 
 
 def of_first(mesh: Mesh | None, tree: Tree) -> Tree:
-    """The values that the first process has, for what each computes on its own: other hosts may round otherwise."""
+    """Return the values of the first process, for results that hosts compute separately and may round differently."""
     if mesh is None or jax.process_count() == 1:
         return tree
     return jax.tree.map(jnp.asarray, multihost_utils.broadcast_one_to_all(tree))

@@ -1,13 +1,13 @@
 """The error of a posterior, estimated from the posterior itself at a few points, in float64 on the host.
 
-At any point x the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the
-weights. H⁻¹ is out of reach, but that of a block around x is not: with its rows c,
+At any point x the exact mean is k(x, X)w + k(x, X)H⁻¹r, with the residual r = b − Hw of the weights. Solving with H is
+too expensive, but solving with its block for the rows c around x is not. Then
 
-    ê(x) = k(x, X_c) H_cc⁻¹ r_c, less what the local projection adds already,
+    ê(x) = k(x, X_c) H_cc⁻¹ r_c, minus the local correction, which is already part of the prediction,
 
-is one more, larger, block projection. It has the sign and the shape of the error, but misses some of its size where the
-residual is long-range. The samples tell how much: the exact deviation f(x) − k(x, X)H⁻¹b of a sample is independent of
-its data b, and so of ê. Hence the slope of the actual deviations on ê is that of the error on ê.
+is one more, larger, block projection. It has the sign and the shape of the error, but underestimates its size where the
+residual is long-range. The samples calibrate it. The exact deviation f(x) − k(x, X)H⁻¹b of a sample is independent of
+its data b, and so of ê. Hence the slope of the actual deviations on ê is the slope of the error on ê.
 """
 
 from collections.abc import Iterator
@@ -26,50 +26,54 @@ from pathgp.solvers.error import BLOCK, PARTNERS, SLOPE, displaced, partners, sl
 from pathgp.solvers.local import Projection, fade
 
 PROBES = 128
+"""Most points at which the error is estimated."""
 
 TILE = 4096
-"""Rows that are compared with the probes at a time: one shape, whatever the number of rows, is compiled once."""
+"""Rows that are compared with the probes at a time. Larger data sets all use this shape, so it is compiled once."""
 
 PARTS = 2048
 """Rows whose residual is computed at a time."""
 
 
 class Solved(NamedTuple):
-    """A system (K + Σ)w = b and its solution, as arrays of the host."""
+    """A system (K + Σ)w = b and its solution, as arrays on the host."""
 
     kernel: Kernel
     X: Float[np.ndarray, "N d"]
     noise: Float[np.ndarray, "N"]
     b: Float[np.ndarray, "N s"]
     residual: Float[np.ndarray, "N s"] | None
-    """b − (K + Σ)w, where the solver knows it."""
+    """b − (K + Σ)w, if the solver has it."""
     points: Float[np.ndarray, "M d"]
     weights: Float[np.ndarray, "M s"]
     rows: Int[np.ndarray, "M"] | None
-    """Which rows of X the points are, in order; None if they are all of them."""
+    """The rows of X that the points are, sorted; None if they are all of them."""
     variance: ExactVariance | None = None
-    """The exact posterior variance, where the solver has a factor to compute it with."""
+    """The exact posterior variance, if the solver has a factor to compute it with."""
 
 
 class Probes(NamedTuple):
-    """Points where a posterior is compared with something better, and that."""
+    """Points where a posterior is compared with a better one, and the quantities for that comparison."""
 
     x: Float64[np.ndarray, "p d"]
     values: Float64[np.ndarray, "p s"]
-    """k(x, X)w in float64, with what the local projection adds."""
+    """k(x, X)w in float64, plus the local correction."""
     corrections: Float64[np.ndarray, "p s"]
-    """ê: what a larger block would add to the values."""
+    """ê: the change of the values by a larger block."""
     variance: Float64[np.ndarray, "p"]
-    """k(x, x) − k(x, X_c) H_cc⁻¹ k(X_c, x), which is no less than the posterior variance."""
+    """k(x, x) − k(x, X_c) H_cc⁻¹ k(X_c, x), an upper bound of the posterior variance."""
     local: Float64[np.ndarray, "p s"] | None
-    """The prediction from the data b_c of the local projection alone."""
+    """The prediction from the data b_c of the local correction only."""
     rounding: Float64[np.ndarray, "s"]
-    """How far residuals in working precision are from those in float64, rms in standard deviations of the noise."""
+    """Difference of residuals in working precision from those in float64, rms in noise standard deviations."""
     exact: Float64[np.ndarray, "p"] | None
-    """The exact posterior variance, where it is known."""
+    """The exact posterior variance, if it is known."""
 
     def ratio(self, draws: Float64[np.ndarray, "p s"]) -> VarianceRatio | None:
-        """How posterior variances compare with local ones, where there is a local projection and two draws or more."""
+        """Return the distribution of the ratio of posterior to local variances.
+
+        It is None without a local correction, or with fewer than two draws.
+        """
         s = draws.shape[1]
         if self.local is None or s < 2:
             return None
@@ -78,16 +82,18 @@ class Probes(NamedTuple):
 
 
 def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) -> Probes:
-    """Values, corrections and variances at random points."""
+    """Return values, corrections and variances at random points."""
     solved = solved._replace(kernel=cast(solved.kernel, np.float64))
     x, rows = _points(solved, key)
     near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK, len(solved.X)))
     rounding = np.zeros(solved.b.shape[1])
     if solved.residual is None:
+        # Blocks overlap, so the residual of each row is computed once.
         needed, place = np.unique(near, return_inverse=True)
         r = _residual(solved, needed)[place.reshape(near.shape)]
     else:
         r = solved.residual[near].astype(np.float64)
+        # The solver's residual is in working precision; a few rows show how much it is rounded.
         lost = _residual(solved, rows) - solved.residual[rows]
         rounding = np.sqrt(np.mean(lost**2 / solved.noise[rows, None], axis=0))
     noise, b = solved.noise[near].astype(np.float64), solved.b[near].astype(np.float64)
@@ -98,6 +104,7 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
     variance = np.maximum(v - np.sum(a * k, axis=1), 1e-14 * v)
     values, local = _values(solved, x), None
     if projection is not None:
+        # The coefficients of `Projection` again, in float64, on the first rows of the block.
         m = projection.neighbours
         with jax.enable_x64(True):
             u = np.asarray(_fades(solved.kernel, jnp.asarray(x), jnp.asarray(solved.X[near[:, :m]]), projection))
@@ -112,7 +119,7 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
 
 
 def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
-    """Points as far from the data as new rows are, and the rows that they are next to."""
+    """Return points as far from the data as new rows are, and the rows that they are next to."""
     N = len(solved.X)
     rows = np.asarray(jax.random.choice(key, N, (min(PROBES, N),), replace=False))
     A = solved.X[rows].astype(np.float64)
@@ -124,12 +131,13 @@ def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d
 def _nearest(
     kernel: Kernel, X: Float[np.ndarray, "N d"], x: Float64[np.ndarray, "p d"], num: int
 ) -> tuple[Int[np.ndarray, "p m"], Float64[np.ndarray, "p m"]]:
-    """The rows that are most strongly correlated with each point, the strongest first, and k(x, X) there."""
+    """Return the rows with the largest absolute correlation with each point, in that order, and k(x, X) for them."""
     index, k, strength = np.zeros((len(x), 0), int), np.zeros((len(x), 0)), np.zeros((len(x), 0))
     for at, K, variance in _tiles(kernel, x, X):
         index = np.concatenate([index, np.broadcast_to(np.arange(at.start, at.stop), K.shape)], axis=1)
         k, strength = np.concatenate([k, K], axis=1), np.concatenate([strength, np.abs(K) / variance**0.5], axis=1)
         if index.shape[1] > num:
+            # Only the best so far are kept from tile to tile, so memory does not grow with N.
             kept = np.argpartition(-strength, num - 1, axis=1)[:, :num]
             index, k, strength = (np.take_along_axis(part, kept, axis=1) for part in (index, k, strength))
     order = np.argsort(-strength, axis=1, kind="stable")
@@ -137,7 +145,7 @@ def _nearest(
 
 
 def _values(solved: Solved, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray, "p s"]:
-    """k(x, points) w."""
+    """Return k(x, points) w."""
     values = np.zeros((len(x), solved.weights.shape[1]))
     for at, K, _ in _tiles(solved.kernel, x, solved.points):
         values += K @ solved.weights[at].astype(np.float64)
@@ -145,11 +153,12 @@ def _values(solved: Solved, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray
 
 
 def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n s"]:
-    """(b − Hw) of some rows."""
+    """Return (b − Hw) of some rows."""
     own = np.zeros((len(rows), solved.weights.shape[1]))
     if solved.rows is None:
         own[:] = solved.weights[rows]
     else:
+        # A row that is not among the points has the weight zero.
         place = np.minimum(np.searchsorted(solved.rows, rows), len(solved.rows) - 1)
         found = solved.rows[place] == rows
         own[found] = solved.weights[place[found]]
@@ -161,7 +170,7 @@ def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray,
 def _tiles(
     kernel: Kernel, x: Float64[np.ndarray, "p d"], Z: Float[np.ndarray, "N d"]
 ) -> Iterator[tuple[slice, Float64[np.ndarray, "p t"], Float64[np.ndarray, "t"]]]:
-    """k(x, Z) in float64, some columns at a time: which they are, the matrix, and the variances k(z, z)."""
+    """Yield k(x, Z) in float64, `TILE` columns at a time: their slice, the matrix, and the variances k(z, z)."""
     for start in range(0, len(Z), TILE):
         rows = Z[start : start + TILE]
         stop = start + len(rows)
@@ -179,7 +188,7 @@ def _evaluated(kernel: Kernel, x: Float[Array, "p d"], Z: Float[Array, "t d"]) -
 
 @jax.jit
 def _blocks(kernel: Kernel, x: Float[Array, "p d"], X_c: Float[Array, "p m d"]) -> tuple[Array, Array]:
-    """K_cc of every point, and k(x, x)."""
+    """Return K_cc for every point, and k(x, x)."""
     return jax.lax.map(lambda X: kernel(X, X), X_c), kernel.diag(x)
 
 
@@ -187,7 +196,7 @@ def _blocks(kernel: Kernel, x: Float[Array, "p d"], X_c: Float[Array, "p m d"]) 
 def _fades(
     kernel: Kernel, x: Float[Array, "p d"], X_c: Float[Array, "p m d"], projection: Projection
 ) -> Float[Array, "p m"]:
-    """How much each neighbour counts in the local projection."""
+    """Return the factor u of each neighbour in the local correction, see `Projection`."""
     m = projection.neighbours
     if projection.taper == 0 or m in (1, projection.X.shape[0]):
         return jnp.ones(X_c.shape[:2])
@@ -197,7 +206,7 @@ def _fades(
 
 
 def _solve(H: Float64[np.ndarray, "m m"], k: Float64[np.ndarray, "m"]) -> Float64[np.ndarray, "m"]:
-    """H⁻¹k, with a little more on the diagonal of an H that is singular to rounding."""
+    """Return H⁻¹k, with a jitter if H is singular to rounding, and zeros if four increasing jitters fail too."""
     jitter = 0.0
     for _ in range(5):
         try:
@@ -209,12 +218,15 @@ def _solve(H: Float64[np.ndarray, "m m"], k: Float64[np.ndarray, "m"]) -> Float6
 
 
 class Errors(NamedTuple):
-    """By how much a posterior is off: its mean, rms in posterior standard deviations, and its variance, relatively."""
+    """Errors of a posterior.
+
+    Those of the mean are rms in posterior standard deviations, those of the variance are relative.
+    """
 
     mean: float
     variance: float
     bias: float
-    """The part of the variance's error that is not due to the number of samples."""
+    """The part of the error of the variance that is not due to the number of samples."""
 
 
 def estimate(
@@ -224,14 +236,30 @@ def estimate(
     variance: Float64[np.ndarray, "p"],
     ratio: VarianceRatio | None,
 ) -> Errors:
-    """From the probes, the prior draws there, and the mean and the variance that the posterior predicts there."""
+    """Return the errors, estimated from the probes.
+
+    Parameters
+    ----------
+    probes
+        The points, with the results of `compare`.
+    draws
+        The prior draws at the probes.
+    mean
+        The means that the posterior predicts there, without the constant prior mean.
+    variance
+        The variance that the posterior predicts there.
+    ratio
+        The ratio of posterior to local variances that this variance uses, if any.
+    """
     t, s = mean.shape[1], draws.shape[1]
+    # The predicted variance may itself be wrong. That of the block is an upper bound of the exact one.
     v = np.clip(variance, 1e-6 * probes.variance, probes.variance)[:, None]
+    # The mean of s squared normal deviations has the relative variance 2/s.
     share, bias, spread = SLOPE, 0.0, 2 / max(s, 1)
     if s:
         deviations, guess = draws - probes.values[:, t:], probes.corrections[:, t:]
         share = float(slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
-        # The error of a sample is independent of its exact deviation, and adds to the variance.
+        # The error of a sample is independent of its exact deviation, so its square adds to the variance.
         bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
         if ratio is not None and probes.local is not None:
             with jax.enable_x64(True):
@@ -242,11 +270,12 @@ def estimate(
     if probes.exact is not None:
         off = float(np.median(np.abs(np.log(np.maximum(variance, 1e-300) / probes.exact))))
         return Errors(float(mean_error), off, off)
+    # The exact variance is not above that of the block, so any excess is an error.
     bias += max(0.0, float(np.median(np.log(np.maximum(variance, 1e-300) / probes.variance))))
     return Errors(float(mean_error), float(np.hypot(bias, np.sqrt(spread))), bias)
 
 
 def _pooled_error(sampling: Float64[np.ndarray, "p"], spread: float, error: float) -> float:
-    """The variance that is left of estimates shrunk towards a mean, which itself has the variance `error`."""
+    """Return the mean variance of estimates after shrinkage towards a common mean of variance `error`."""
     weight = sampling / np.maximum(sampling + spread, 1e-300)
     return float(np.mean(weight * spread + weight**2 * error))

@@ -1,4 +1,4 @@
-"""The model: a kernel, the noise of observations and a prior mean."""
+"""The model: a kernel, the variance of the observation noise, and a prior mean."""
 
 from functools import partial
 from typing import Any
@@ -12,9 +12,16 @@ from pathgp.kernels import Kernel
 
 
 class GP(eqx.Module):
-    """A Gaussian process prior and the noise of its observations, y = f(x) + ε.
+    """A Gaussian process prior with observation noise, y = f(x) + ε.
 
-    `noise` is the variance of ε: one number, or one for each row of the data. `mean` is a constant.
+    Parameters
+    ----------
+    kernel
+        Covariance of f, for instance `kernels.Matern32(0.5)`.
+    noise
+        Variance of ε: one positive number, or one per row of the data.
+    mean
+        Constant prior mean of f.
     """
 
     kernel: Kernel
@@ -22,6 +29,7 @@ class GP(eqx.Module):
     mean: Float[Array, ""] = eqx.field(converter=partial(checks.scalar, name="mean"), default=0.0)
 
     def __check_init__(self) -> None:
+        # A name, or a class instead of an instance, would fail much later.
         if isinstance(self.kernel, str | type | None):
             raise ValueError(f"kernel must be a kernel such as kernels.Matern32(1.0), but it is {self.kernel!r}.")
 
@@ -30,16 +38,17 @@ class GP(eqx.Module):
 
 
 PROCESS = "a GP such as GP(kernels.Matern32(0.5), noise=0.1)"
+"""Description of a valid GP in error messages."""
 
 
 def parts(gp: GP) -> dict[str, Any]:
-    """What a process is, by name."""
+    """Return the parts of a GP by the names that error messages use."""
     return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}
 
 
 def check_data(
     X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."]
 ) -> tuple[Float[Array, "N d"], Float[Array, "N"]]:
-    """The data as arrays, refused with a sentence if they are not fit to learn from."""
+    """Return X and y as arrays. Raises `ValueError` if they are not valid data."""
     X = checks.inputs(X)
     return X, checks.outputs(y, X.shape[0])

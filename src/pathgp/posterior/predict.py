@@ -1,4 +1,4 @@
-"""What a posterior is to those who predict with it: a mean and samples, functions to be evaluated anywhere."""
+"""Prediction from a posterior: its mean and samples as functions that can be evaluated anywhere."""
 
 import dataclasses
 import functools
@@ -22,11 +22,11 @@ from pathgp.solvers.local import Projection
 
 
 class Predictive(eqx.Module):
-    """A mean function and sample functions, to be evaluated anywhere.
+    """A mean function and sample functions that can be evaluated anywhere.
 
-    They are made of prior draws f, and of the columns of an update k(·, X)W: that of the mean first (one for each
-    target, where several targets share a kernel), then one for each draw. The deviations f(·) − k(·, X)α of the
-    samples from the mean do not depend on the targets, and serve all of them.
+    Both consist of prior draws f and the columns of an update k(·, X)W. The columns of the means come first, one per
+    target if several targets share a kernel, followed by one per draw. The deviations f(·) − k(·, X)α of the samples
+    from the mean do not depend on the targets, so all targets share them.
     """
 
     @property
@@ -47,7 +47,7 @@ class Predictive(eqx.Module):
     @property
     @abstractmethod
     def update_at_points(self) -> Function:
-        """The update k(·, points) W, as far as the solver came."""
+        """The update k(·, points) W by the weights of the solver, without the local correction."""
 
     projection: eqx.AbstractVar[Projection | None]
     unfinished: eqx.AbstractVar[Float[Array, "m s"] | None]
@@ -57,27 +57,31 @@ class Predictive(eqx.Module):
     @property
     @abstractmethod
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
 
     @property
     @in_own_precision
     def finish(self) -> Function | None:
-        """What the local projection adds to the update, where the solver left something."""
+        """The local correction of the update, or None if there is none or the solve is exact."""
         if self._finishing is None or self.unfinished is None:
             return None
         return Function(self._finishing, self.unfinished)
 
     @property
     def _finishing(self) -> Projection | None:
-        """The projection; where the residual is computed as it is asked for, it knows the update."""
+        """The projection. If it computes the residual when it is evaluated, it is given the features of the update."""
         if self.projection is None or self.unfinished is None or self.unfinished.shape[0] == self.projection.num:
             return self.projection
+        # A projection with a mesh shards the query points itself, so the update must not be sharded again.
         rows = self.update_at_points.features
         return dataclasses.replace(self.projection, rows=dataclasses.replace(rows, mesh=None))
 
     @in_own_precision
     def columns(self, index: int | slice) -> Function:
-        """Some columns of the update: picked before anything is put together, since all of them are large."""
+        """Return some columns of the update with their local correction.
+
+        Columns are selected before the two are added, because the sum of all of them is large.
+        """
         canonical, finish = self.update_at_points[index], self.finish
         return canonical if finish is None else canonical + finish[index]
 
@@ -89,59 +93,81 @@ class Predictive(eqx.Module):
     @property
     @in_own_precision
     def mean(self) -> Function:
-        """The posterior mean: `mean(x)` has shape (n,), or (n, targets) where there are several."""
+        """The posterior mean: `mean(x)` has shape (n,), or (n, targets) for several targets."""
         several = self.num_targets > 1
         return self.columns(slice(self.num_targets) if several else 0) + Function(Constant(), self.level[None])
 
     @property
     @in_own_precision
     def deviations(self) -> Function:
-        """The samples less the mean, f(·) − k(·, X)α: `deviations(x)` has shape (n, samples)."""
+        """The samples minus the mean, f(·) − k(·, X)α: `deviations(x)` has shape (n, samples)."""
         self._refuse_no_samples()
         return self.draws - self.columns(slice(self.num_targets, None))
 
     @property
     @in_own_precision
     def samples(self) -> Function:
-        """The posterior samples: `samples(x)` has shape (n, samples)."""
+        """The posterior samples: `samples(x)` has shape (n, samples).
+
+        Raises `ValueError` if there are several targets, or no samples.
+        """
         if self.num_targets > 1:
             raise ValueError(
                 f"this posterior has {self.num_targets} targets: the samples of target t are "
                 "`posterior.mean(x)[:, t, None] + posterior.deviations(x)`."
             )
         self._refuse_no_samples()
+        # f + k(·, X)(v − α): the weights are subtracted, so that the update is evaluated once.
         mean, update = self.columns(0), self.columns(slice(self.num_targets, None))
         weights = jax.tree.map(lambda m, w: m[:, None] - w, mean.weights, update.weights)
         return self.draws + Function(update.features, weights) + Function(Constant(), self.level[None])
 
     def sample(self, index: int) -> Function:
-        """One posterior sample: `sample(i)(x)` has shape (n,)."""
+        """Return one posterior sample: `sample(i)(x)` has shape (n,)."""
         if not -self.num_samples <= index < self.num_samples:
             raise ValueError(f"index is {index}, but the posterior has {self.num_samples} samples.")
         return self.samples[index]
 
     def variance(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
-        """The variance of f(x), without noise: see `predict`."""
+        """Return the variance of f(x), without noise, as `predict` does."""
         return self.predict(x)[1]
 
     @property
     @in_own_precision
     def joint(self) -> Function:
-        """All columns at once: the mean less its constant, then the deviations with their sign turned."""
+        """All columns at once: the mean without its constant, then the negated deviations."""
         check_not_forked()
         self._refuse_no_samples()
+        # Means have no prior draw, so their weights on the prior features are zero.
         zero = jnp.zeros((self.draws.features.num, self.num_targets), self.draws.weights.dtype)
         weights = jnp.concatenate([zero, -self.draws.weights], axis=1)
         return Function(self.draws.features, weights) + self.columns(slice(None))
 
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
-        """The mean and the variance of f(x), without noise, at little more than the cost of either.
+        """Return the mean and the variance of f(x), without noise, at little more than the cost of one of them.
 
-        The variance is exact where the solver has factorised K + Σ, up to 8000 rows. Otherwise it is the mean square
-        of the samples' deviations. Where there is a local projection, it is the
-        variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated
-        from the same samples: much of their sampling error is common to both, and cancels. What is left is reduced by
-        shrinking the ratio towards that of other points (`pathgp.posterior.variance`).
+        The variance is exact if the solver has factorised K + Σ, up to 8000 rows, and above where samples are too
+        imprecise. Otherwise it is the mean square of the deviations of the samples. With a local correction, it is the
+        variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated from
+        the same samples. Much of their sampling error is common to both and cancels. The rest is reduced by shrinking
+        the ratio towards that of other points (`pathgp.posterior.variance`).
+
+        Parameters
+        ----------
+        x
+            Query points, of shape (n, inputs).
+
+        Returns
+        -------
+        mean
+            The mean, of shape (n,), or (n, targets) for several targets.
+        variance
+            The variance, of shape (n,).
+
+        Raises
+        ------
+        ValueError
+            If the posterior has neither samples nor exact variances.
         """
         if self.exact is not None:
             return self.mean(x), self.exact(x)
@@ -165,7 +191,7 @@ class Predictive(eqx.Module):
     @property
     @in_own_precision
     def predictor(self) -> "Predictor":
-        """What prediction needs and no more: it can be neither updated nor given further samples."""
+        """The posterior reduced to prediction. It can be neither updated nor given more samples."""
         return Predictor(
             prior=self.draws,
             canonical=self.update_at_points,
@@ -179,7 +205,7 @@ class Predictive(eqx.Module):
 
 
 class Predictor(Predictive):
-    """A posterior reduced to its functions, a half to a quarter of its size."""
+    """A posterior reduced to its functions, with a quarter to a half of its size."""
 
     prior: Function
     canonical: Function
@@ -202,17 +228,17 @@ class Predictor(Predictive):
 
     @property
     def num_targets(self) -> int:
-        """The columns of the update that belong to no draw."""
+        """The number of columns of the update that belong to no draw."""
         return self.canonical.weights.shape[1] - self.num_samples
 
     @property
     def update_at_points(self) -> Function:
-        """The update k(·, points) W, as far as the solver came."""
+        """The update k(·, points) W by the weights of the solver, without the local correction."""
         return self.canonical
 
     @property
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
         return (self.observations,)
 
 
@@ -226,7 +252,7 @@ def _moments(
     ratio: VarianceRatio | None,
     X: Float[Array, "n d"],
 ) -> Float[Array, "n u"]:
-    """The update of each mean, and after them the variance."""
+    """Return the update of each mean, followed by the variance."""
     targets = update.weights.shape[1] - draws.weights.shape[1]
 
     def at(x: Float[Array, "m d"]) -> Float[Array, "m u"]:
@@ -240,7 +266,7 @@ def _moments(
             estimated, sampling = log_ratio(own, f - local[:, targets:])
             if ratio is not None:
                 estimated = ratio.shrink(estimated, sampling)
-            resolved = known > 0  # asked first, for the derivative of the other branch would be NaN
+            resolved = known > 0  # before the division, since a derivative of the other branch would be NaN
             variance = jnp.where(resolved, known, 1) * jnp.exp(jnp.where(resolved, estimated, 0))
             variance = jnp.where(resolved, variance, jnp.mean(own**2, axis=1))
         return jnp.concatenate([values[:, :targets], variance[:, None]], axis=1)
@@ -251,10 +277,10 @@ def _moments(
 def in_whole_tiles(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
-    """f(X), always `POINTS` rows at a time; on several devices all whole tiles at once.
+    """Return f(X), evaluated `POINTS` rows at a time, or on all whole tiles at once with several devices.
 
-    Programs for other numbers of rows sum in another order: in float32 a prediction would depend, by rounding, on how
-    many others are asked for with it.
+    Programs for other numbers of rows sum in another order. In float32 a prediction would then depend, by rounding, on
+    the number of other rows that are predicted in the same call.
     """
     padding = np.repeat(X[-1:], -len(X) % POINTS, axis=0)
     return np.asarray(f(np.concatenate([X, padding])), np.float64)[: len(X)]

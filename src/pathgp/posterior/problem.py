@@ -1,4 +1,4 @@
-"""The question that a posterior answers: a process, data, prior draws, and the linear system of all of them."""
+"""The problem that a posterior solves: prior draws, and the linear system of a GP and data."""
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,9 @@ def problem(
     num_features: int,
     key: PRNGKeyArray,
 ) -> tuple[System, Function, Targets, PRNGKeyArray]:
-    """The system, the prior draws, the right-hand sides, and a key for the solver.
+    """Return the system, the prior draws, the right-hand sides, and a key for the solver.
 
-    With one key the draws of another process are the same standard ones, stretched by its hyperparameters.
+    With the same key, the draws of another GP are the same standard normal draws, scaled by its hyperparameters.
     """
     feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
     system = System(gp.kernel, X, gp.noise)
@@ -31,21 +31,21 @@ def problem(
 
 
 def split(system: System, targets: Targets, mesh: Mesh | None) -> tuple[System, Targets]:
-    """The same problem with its rows split over the devices of a mesh."""
+    """Return the same problem with its rows sharded over the devices of a mesh."""
     system = system.split(mesh)
     return system, targets.each(system.placed)
 
 
 def draw(features: Features, num: int, key: PRNGKeyArray) -> Function:
-    """`num` draws from the prior."""
+    """Return `num` draws from the prior."""
     return Function(features, jax.random.normal(key, (features.num, num)))
 
 
 def mean_targets(y: Float[Array, "N t"], gp: GP) -> Targets:
-    """y − m, a column for each target."""
+    """Return y − m, one column per target."""
     return Targets(y - gp.mean, jnp.zeros_like(y))
 
 
 def sample_targets(system: System, prior: Function, key: PRNGKeyArray) -> Targets:
-    """f(X) and ε ~ N(0, Σ), a column for each prior draw f."""
+    """Return f(X) and ε ~ N(0, Σ), one column per prior draw f."""
     return Targets(system.values(prior), system.noise_draws(key, prior.weights.shape[1]), prior)

@@ -1,4 +1,4 @@
-"""Posterior variances: exact ones from a factor, and estimates from few samples and a local variance."""
+"""Posterior variances: exact from a Cholesky factor, or estimated from few samples and a local variance."""
 
 import equinox as eqx
 import jax
@@ -16,10 +16,10 @@ from pathgp.system.dense import wide
 
 
 class ExactVariance(eqx.Module):
-    """k(x, x) − ‖L⁻¹k(X, x)‖², the posterior variance of f(x), with LLᵀ = K + Σ.
+    """The posterior variance of f(x), k(x, x) − ‖L⁻¹k(X, x)‖² with LLᵀ = K + Σ.
 
-    In float64, at N² operations per point. Samples estimate it up to a relative error of √(2/s); and where there is
-    little noise, they miss the high frequencies that a finite number of random features lacks.
+    It is computed in float64, with N² operations per point. An estimate from s samples has a relative error of √(2/s).
+    With little noise it also misses the high frequencies that a finite number of random features lacks.
     """
 
     kernel: Kernel
@@ -29,19 +29,23 @@ class ExactVariance(eqx.Module):
     """L, in the lower triangle."""
 
     def __call__(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
-        """The variances at the rows of x; they can be differentiated."""
+        """Return the variances at the rows of x, which can be differentiated."""
         return evaluate_rows(self._evaluate, np.float64, x)
 
     def _evaluate(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
         if is_concrete(x):
             points, n = padded(x, self.X.shape[1])
             return jnp.asarray(self.on_host(np.asarray(points))[:n])
+        # Inside a JAX transformation, LAPACK on the host is not available.
         kernel, X = cast((self.kernel, self.X), np.float64)
         half = jax.scipy.linalg.solve_triangular(jnp.asarray(self.factor), kernel(X, x), lower=True)
         return jnp.maximum(kernel.diag(x) - jnp.sum(half**2, axis=0), 0)
 
     def on_host(self, x: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
-        """The variances by LAPACK, `POINTS` rows at a time: a row's does not depend on how many there are."""
+        """Return the variances, computed by LAPACK in tiles of `POINTS` rows.
+
+        The variance of a row does not depend on the number of other rows.
+        """
         tiles = [self._tile(x[i : i + POINTS]) for i in range(0, len(x), POINTS)]
         return np.concatenate(tiles) if tiles else np.zeros(0)
 
@@ -54,23 +58,25 @@ class ExactVariance(eqx.Module):
 
 
 class VarianceRatio(eqx.Module):
-    """The distribution over points of log(v/u), of the posterior variance v and the variance u of a local prediction.
+    """The distribution over points of log(v/u), for the posterior variance v and the variance u of a local prediction.
 
-    u is known in closed form, and v/u is estimated at a point by the same samples of both errors. With 64 samples such
-    an estimate is off by some ten per cent, often more than v/u differs from point to point. So it is shrunk towards
-    the mean of all points, by as much as its sampling variance asks for (empirical Bayes; Efron and Morris, 1973).
+    u is known in closed form, and v/u is estimated at a point from the samples, whose errors v and u have in common.
+    With 64 samples such an estimate is off by some ten per cent, often more than v/u differs from point to point. It is
+    therefore shrunk towards the mean over all points, according to its sampling variance (empirical Bayes; Efron and
+    Morris, 1973).
     """
 
     mean: Float[Array, ""]
+    """The mean of log(v/u) over points."""
     spread: Float[Array, ""]
     """The variance of log(v/u) between points."""
     error: Float[Array, ""]
-    """The sampling variance of the mean: errors at different points come from the same samples."""
+    """The sampling variance of the mean. Errors at different points come from the same samples."""
 
     def shrink(self, ratio: Float[Array, "n"], sampling: Float[Array, "n"]) -> Float[Array, "n"]:
-        """Estimates of log(v/u) with these sampling variances, shrunk towards the mean.
+        """Return estimates of log(v/u) with the variances `sampling`, shrunk towards the mean.
 
-        An estimate further from it than two standard deviations is shrunk less: far from the data v/u is one.
+        An estimate more than two standard deviations from the mean is shrunk less: far from the data v/u is one.
 
         >>> ratio = VarianceRatio(jnp.array(-0.2), spread=jnp.array(0.01), error=jnp.array(0.0))
         >>> [round(float(r), 3) for r in ratio.shrink(jnp.array([0.0, -0.2]), sampling=jnp.full(2, 0.01))]
@@ -84,17 +90,21 @@ class VarianceRatio(eqx.Module):
 
 @jax.jit
 def variance_ratio(own: Float[Array, "p s"], local: Float[Array, "p s"]) -> VarianceRatio:
-    """The ratio's distribution over p points, from the errors there of s > 1 samples and of their local predictions."""
+    """Return the distribution of the ratio over p points.
+
+    `own` are the errors of s > 1 samples at the points, and `local` those of their local predictions.
+    """
     s = own.shape[1]
     ratio, terms = _expanded(own, local)
     error = jnp.sum(jnp.mean(terms, axis=0) ** 2) / (s * (s - 1))
+    # The variance between estimates includes their sampling variance, except for the part that all points share.
     spread = jnp.maximum(jnp.var(ratio) - jnp.mean(_sampling(terms)) + error, 0)
     return VarianceRatio(jnp.mean(ratio), spread, error)
 
 
 @jax.jit
 def log_ratio(own: Float[Array, "n s"], local: Float[Array, "n s"]) -> tuple[Float[Array, "n"], Float[Array, "n"]]:
-    """log(Σ own² / Σ local²) at each point, and its sampling variance to first order; 0 where one of them is 0.
+    """Return log(Σ own² / Σ local²) at each point, and its sampling variance to first order; 0 where a sum is 0.
 
     >>> ratio, sampling = log_ratio(jnp.array([[2.0, -2.0]]), jnp.array([[1.0, -1.0]]))
     >>> print(ratio.round(3), sampling)
@@ -105,13 +115,14 @@ def log_ratio(own: Float[Array, "n s"], local: Float[Array, "n s"]) -> tuple[Flo
 
 
 def _expanded(own: Float[Array, "n s"], local: Float[Array, "n s"]) -> tuple[Float[Array, "n"], Float[Array, "n s"]]:
-    """The logarithm, and what each sample adds to it to first order, times s."""
+    """Return the logarithm, and s times the contribution of each sample to it, to first order."""
     v, u = jnp.mean(own**2, axis=1), jnp.mean(local**2, axis=1)
-    known = (v > 0) & (u > 0)  # asked before the logarithm, whose derivative would be NaN
+    known = (v > 0) & (u > 0)  # before the logarithm, whose derivative at 0 would be NaN
     v, u = jnp.where(known, v, 1), jnp.where(known, u, 1)
     terms = own**2 / v[:, None] - local**2 / u[:, None]
     return jnp.log(v) - jnp.log(u), jnp.where(known[:, None], terms, 0)
 
 
 def _sampling(terms: Float[Array, "n s"]) -> Float[Array, "n"]:
+    """Return the variance of the mean of the terms over samples."""
     return jnp.mean(terms**2, axis=1) / max(terms.shape[1] - 1, 1)

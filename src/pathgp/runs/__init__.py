@@ -1,1 +1,1 @@
-"""What a long computation carries along: checkpoints, atomic files, the limit of memory."""
+"""Support for long computations: checkpoints, atomic writes and the memory limit."""

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Atomic writes: a file appears complete or not at all."""
 
 import errno
 import json
@@ -13,21 +13,21 @@ import numpy as np
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows: nothing is locked, and nothing counts as stale
+except ModuleNotFoundError:  # Windows: no file is locked, and none counts as stale
     fcntl = None
 
 TENSOR_TYPES = {
     **{"bool": "BOOL", "float16": "F16", "float32": "F32", "float64": "F64"},
     **{f"{sign}int{bits}": f"{letter}{bits}" for sign, letter in (("", "I"), ("u", "U")) for bits in (8, 16, 32, 64)},
 }
-"""What safetensors calls the types of NumPy."""
+"""The names of NumPy dtypes in safetensors files."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What a system says of a disk, or of a share of it, that is full."""
+"""The error numbers of a full disk and of an exceeded quota."""
 
 
 class DiskFullError(OSError):
-    """There is no room for a file."""
+    """The disk is full, so the file could not be written."""
 
     def __str__(self) -> str:
         return (
@@ -41,16 +41,16 @@ def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
     """Yield a temporary path next to `path`; on success fsync it and rename it over `path`, on failure delete it.
 
     A reader never sees half a file, however large it is. Of several writers, in threads, processes or on machines that
-    share a disk, the last one's file stays. Unless `force`, a file that is there at the end stays instead: the new one
-    gets a free name next to it, which the FileExistsError tells.
+    share a disk, the last one wins. Without `force`, a file that exists at the end is kept: the new one gets a free
+    name next to it, and a `FileExistsError` names it.
     """
-    if _is_temporary(path.name) and path.exists():  # of an enclosing `replacing`, which makes it appear
+    if _is_temporary(path.name) and path.exists():  # of an enclosing `replacing`, which renames it
         yield path
         return
     with _temporary(path) as beside:
         mode = beside.stat().st_mode
         yield beside
-        beside.chmod(mode)  # the user's own choice, where a library wrote a file for its owner alone
+        beside.chmod(mode)  # as the umask says: a library may have made the file private
         with open(beside, "rb+") as file:
             os.fsync(file.fileno())
         if force:
@@ -62,7 +62,7 @@ def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
 
 
 def check_writable(path: pathlib.Path) -> None:
-    """Raise OSError unless a file can be created next to `path` and written to."""
+    """Raise `OSError` unless a file can be created and written next to `path`."""
     try:
         with _temporary(path) as beside, open(beside, "wb") as file:
             file.write(bytes(4096))  # a full disk still creates files
@@ -76,13 +76,13 @@ def check_writable(path: pathlib.Path) -> None:
 
 @contextmanager
 def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A new file next to `path`, locked while it is written and gone at the end."""
+    """Yield a new file next to `path`, locked while it is written and deleted at the end."""
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} is missing: make it first, or name another place.")
     _remove_stale(path)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
-        with locked(beside, wait=True):  # for a moment, while another writer looks whether it is stale
+        with locked(beside, wait=True):  # another writer may be testing whether it is stale
             yield beside
     except OSError as error:
         if error.errno not in FULL:
@@ -93,15 +93,15 @@ def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _is_temporary(name: str, of: str = "") -> bool:
-    """Whether `_temporary` makes such names: of any file, or of one of this name."""
+    """Return whether `name` is a temporary name from `_temporary`, for any file or for the file named `of`."""
     return re.fullmatch(rf"\.{re.escape(of) or '.+'}\.[0-9a-f]{{12}}", name) is not None
 
 
 def _remove_stale(path: pathlib.Path) -> None:
-    """Delete temporary files of `path` whose writers were killed: the kernel has released their locks."""
+    """Delete temporary files of `path` whose writers were killed, because the kernel has released their locks."""
     if fcntl is None:
         return
-    with suppress(OSError):  # a folder that may be written to but not listed
+    with suppress(OSError):  # the folder may be writable but not readable
         for entry in [entry for entry in path.parent.iterdir() if _is_temporary(entry.name, of=path.name)]:
             with suppress(OSError), open(entry, "rb+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,10 +110,10 @@ def _remove_stale(path: pathlib.Path) -> None:
 
 @contextmanager
 def locked(path: pathlib.Path, wait: bool = False) -> Iterator[None]:
-    """Hold an exclusive lock on a file, created if need be, which the kernel releases however the process ends.
+    """Hold an exclusive lock on a file, created if needed; the kernel releases it however the process ends.
 
-    Raises BlockingIOError if another process, or another caller in this one, holds it, unless it is to `wait`. Where
-    the operating system or the file system has no such locks, none is held.
+    If another process, or another caller in this one, holds the lock, it raises `BlockingIOError`, or waits if `wait`.
+    If the operating system or the file system has no such locks, none is held.
     """
     if fcntl is None:
         path.touch()
@@ -126,13 +126,13 @@ def locked(path: pathlib.Path, wait: bool = False) -> Iterator[None]:
             except OSError as error:
                 if isinstance(error, BlockingIOError):
                     raise
-            if os.fstat(file.fileno()).st_nlink:  # else it was deleted before it was locked: try again
+            if os.fstat(file.fileno()).st_nlink:  # otherwise deleted before it was locked: try again
                 yield
                 return
 
 
 def _rename_to_free_name(source: pathlib.Path, path: pathlib.Path) -> pathlib.Path:
-    """Rename to `path`, or to the first of 2-name, 3-name, … that is free, without replacing anything."""
+    """Rename to `path`, or else to the first free name of 2-name, 3-name, …, without replacing any file."""
     place, number = path, 1
     while True:
         try:
@@ -154,16 +154,16 @@ def _rename_unless_exists(source: pathlib.Path, path: pathlib.Path) -> None:
 
 
 def write_atomically(path: pathlib.Path, content: bytes, force: bool = True) -> None:
-    """Write a file whole, see `replacing`."""
+    """Write `content` to a file atomically; see `replacing`."""
     with replacing(path, force) as beside:
         beside.write_bytes(content)
 
 
 def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], header: Mapping[str, str]) -> None:
-    """Arrays, and a header of texts, as a safetensors file: straight from their memory, without a copy of it.
+    """Write arrays and a header of strings to a safetensors file atomically, without copying the arrays.
 
-    The library's own writer puts its unfinished files under names that nobody knows again, and hides what the system
-    said about a disk that is full.
+    The writer of safetensors leaves unfinished files under names that cannot be recognised later, and hides the error
+    number of a full disk.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)  # so that every array is aligned
     index: dict[str, object] = {"__metadata__": dict(header)}

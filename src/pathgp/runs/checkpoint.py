@@ -1,7 +1,7 @@
-"""Long runs that survive: what a run has come to, in a file that is replaced whole, and what it belongs to.
+"""Checkpoints: the state of a long run, and a digest of all that it depends on, in a file that is replaced atomically.
 
-A file has the arrays of the run's state as they are, none of its plan, which follows from the data and the key. It is
-a safetensors file, like models are: reading it executes nothing.
+A file holds the arrays of the run's state, and none of its plan, which is computed again from the data and the key. It
+is a safetensors file, as model files are: reading it executes nothing.
 """
 
 import dataclasses
@@ -39,18 +39,27 @@ Numbers = dict[str, np.ndarray]
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint could not be written: the run goes on, and the last good one is still there."""
+    """A checkpoint could not be written; the run continues, and the last good checkpoint is kept."""
 
 
 class Checkpoint(eqx.Module):
-    """A directory in which a long run keeps what it has come to, every so many seconds and when it ends or is stopped.
+    """A directory in which a long run stores its state, at intervals and when it ends or is stopped.
 
-    The same call with the same checkpoint goes on from there, to the same result as if it had never been stopped; at
-    the end it returns at once. A call with other data, another process, other settings or another version is refused;
-    one with other devices is not.
+    The same call with the same checkpoint resumes from there, with the same result as an uninterrupted run: it is
+    bit-identical on the same machine and number of devices. After the end it returns at once. A call with other data,
+    another GP, other settings or another version raises `ValueError`; other devices are allowed.
 
-    What was kept stays until `clear()`. One run at a time has the directory, which `held()` sees to; `part` tells its
-    files apart where a run has several of a kind. The processes of a job have one directory, in which the first writes.
+    The files stay until `clear()`. Only one run at a time may use the directory, which `held()` ensures. The processes
+    of a job share one directory, in which only the first process writes.
+
+    Parameters
+    ----------
+    directory
+        The directory; it is created if needed.
+    every_seconds
+        The least number of seconds between two writes.
+    part
+        A prefix of the file names, if a run has several files of the same kind.
 
     >>> import tempfile
     >>> from pathgp import GP, condition, solvers
@@ -73,11 +82,11 @@ class Checkpoint(eqx.Module):
 
     @property
     def files(self) -> list[pathlib.Path]:
-        """What is there."""
+        """The checkpoint files in the directory, sorted."""
         return sorted(self.directory.glob(f"*{SUFFIX}"))
 
     def named(self, part: str) -> "Checkpoint":
-        """The same with a name of its own for its files."""
+        """Return the checkpoint with another `part`, the prefix of its file names."""
         return dataclasses.replace(self, part=part)
 
     @property
@@ -86,9 +95,19 @@ class Checkpoint(eqx.Module):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the directory, made if need be, for this run; raises BlockingIOError if another run has it.
+        """Reserve the directory, created if needed, for this run.
 
-        A run that is killed releases it. In a job the first process holds it for all.
+        The reservation ends with the block, and also if the run is killed. In a job, the first process holds it for
+        all processes.
+
+        Raises
+        ------
+        BlockingIOError
+            If another run has reserved the directory.
+        FileExistsError
+            If the directory is a file.
+        PermissionError
+            If the directory cannot be written to.
         """
         with ExitStack() as stack:
             taken = 0
@@ -109,16 +128,16 @@ class Checkpoint(eqx.Module):
 
     def _release(self) -> None:
         self._lock.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):  # the directory is not empty
             self.directory.rmdir()
 
     def clear(self) -> None:
-        """Removes what was kept, and the directory if nothing else is in it; in a job the first process does."""
+        """Delete the checkpoint files, and the directory if it is then empty; in a job only the first process does."""
         if jax.process_index() > 0 or not self.directory.is_dir():
             return
         for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
             path.unlink()
-        with suppress(BlockingIOError), locked(self._lock):  # else `held` ends with this
+        with suppress(BlockingIOError), locked(self._lock):  # if another holds it, `held` does this at its end
             self._release()
 
     def _make_directory(self) -> None:
@@ -129,9 +148,10 @@ class Checkpoint(eqx.Module):
             raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
 
     def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
-        """The file for a run of a kind, and all that its result depends on, by the names that the user knows.
+        """Return the file of a run.
 
-        Refused if the file is of another run.
+        `kind` names the kind of run, and `identity` maps names that the user knows to all that its result depends on.
+        Raises `ValueError` if the file belongs to another run.
         """
         self._make_directory()
         path = self.directory / f"{self.part}{'-' * bool(self.part)}{kind}{SUFFIX}"
@@ -143,10 +163,10 @@ class Checkpoint(eqx.Module):
 
 
 class Slot:
-    """One file of a checkpoint. As a context it writes what was kept last, however the run ends.
+    """One file of a checkpoint. As a context manager it writes the last kept state, however the run ends.
 
-    In a job of several processes Ctrl-C and SIGTERM of one of them end all: where they have together what is kept, when
-    it is kept next, else at the end of the run. A second signal ends its process at once.
+    In a job of several processes, Ctrl-C or SIGTERM in one of them ends all. They end at the next `keep` if the state
+    is sharded over the processes, otherwise at the end of the run. A second signal ends its process at once.
     """
 
     def __init__(self, path: pathlib.Path, identity: dict[str, str], every_seconds: float) -> None:
@@ -177,7 +197,7 @@ class Slot:
     ) -> None:
         in_job = bool(self._handlers)
         self._give_back_signals()
-        if error is None or not is_shared(self._unwritten):  # after an error, others may not be here to write it with
+        if error is None or not is_shared(self._unwritten):  # after an error, the others may not take part in writing
             self._write()
         if error is None and in_job:
             self._stop(*most_of_all(self._signal))
@@ -187,8 +207,8 @@ class Slot:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     def keep(self, state: Any, **numbers: Any) -> None:
-        """What the run has come to: a pytree of arrays, and numbers or lists of them. Written if it is time to."""
-        # Copies, since a list may have grown by the time that it is written; and in one step, with Ctrl-C in mind.
+        """Keep the state of the run, a pytree of arrays, and numbers or lists of numbers; write them if it is time."""
+        # Copied, because a list may grow before it is written; one assignment, because Ctrl-C may come between two.
         copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
         self._unwritten = jax.block_until_ready(state), copied
         is_time, stop = time.monotonic() - self._written_at >= self.every_seconds, 0
@@ -199,7 +219,10 @@ class Slot:
         self._stop(stop)
 
     def restore(self, like: Any) -> tuple[Any, Numbers] | None:
-        """What was kept, in the structure of `like` and on its devices; None if nothing was."""
+        """Return the stored state, in the structure and on the devices of `like`, and the numbers; None without a file.
+
+        Raises `ValueError` if the file is damaged.
+        """
         if not self.path.is_file():
             return None
         with _opened(self.path) as file:
@@ -214,7 +237,7 @@ class Slot:
         return jax.tree.unflatten(structure, restored), numbers
 
     def check(self) -> None:
-        """Refuses a file of another run, and one that is not the same to all processes."""
+        """Raise `ValueError` if the file belongs to another run, or is not the same for all processes of a job."""
         header = {}
         if self.path.exists():
             with _opened(self.path) as file:
@@ -241,11 +264,12 @@ class Slot:
         if self._unwritten is None:
             return
         state, numbers = self._unwritten
+        # Every process takes part in gathering sharded arrays; then only the first one writes.
         leaves = [_whole(leaf) for leaf in jax.tree.leaves(state)]
         if jax.process_index() > 0:
             self._unwritten = None
             return
-        self._unwritten = leaves, numbers  # on the host: if this fails, the next time asks no other process
+        self._unwritten = leaves, numbers  # on the host: a retry needs no other process
         tensors = {f"state.{i}": leaf for i, leaf in enumerate(leaves)}
         tensors |= {f"number.{name}": value for name, value in numbers.items()}
         header = {"format": FORMAT, "identity": json.dumps(self.identity), "content": digest((leaves, numbers))}
@@ -266,7 +290,7 @@ class Slot:
 def slot_of(
     checkpoint: Checkpoint | None, kind: str, identity: Callable[[], Mapping[str, Any]]
 ) -> AbstractContextManager[Slot | None]:
-    """The file for a run of a kind, where there is a checkpoint: only then is it asked what the run is."""
+    """Return the file of a run, or a null context if `checkpoint` is None, without calling `identity`."""
     if checkpoint is None:
         return nullcontext()
     checks.instance(checkpoint, Checkpoint, "checkpoint", "a Checkpoint such as Checkpoint('folder'), or None")
@@ -274,11 +298,12 @@ def slot_of(
 
 
 def digest(tree: Any) -> str:
-    """Of the structure and the values of a pytree, the same in every process.
+    """Return a digest of the structure and the values of a pytree, the same in every process.
 
-    Neither a budget of time counts, nor over which devices work is split.
+    It ignores the time limit `max_seconds` and the mesh, so that a run can resume with others.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(_without_mesh(tree))
+    # Addresses, which a `repr` of a function contains, differ between processes.
     hashed = hashlib.blake2b(_without_addresses(structure), digest_size=16)
     for path, leaf in leaves:
         if getattr(path[-1] if path else None, "name", None) == "max_seconds":
@@ -293,7 +318,10 @@ def digest(tree: Any) -> str:
 
 
 def _described(value: Any, within: tuple[int, ...] = ()) -> bytes:
-    """What a value, or a function with all that it has enclosed, is: a transformation of optax is its learning rate."""
+    """Return bytes that identify a value or a function, including all that the function encloses.
+
+    A transformation of optax, for instance, is known by the learning rate in its closure.
+    """
     if id(value) in within:
         return b"itself"
     describe = lambda part: _described(part, (*within, id(value)))
@@ -316,7 +344,7 @@ def _described(value: Any, within: tuple[int, ...] = ()) -> bytes:
             return b"[" + b",".join(map(describe, value)) + b"]"
         case jax.Array() | np.ndarray():
             return digest(value).encode()
-    inner = getattr(value, "__wrapped__", None)  # of what jit has made
+    inner = getattr(value, "__wrapped__", None)  # the function that `jit` wraps
     return _without_addresses(value) if inner is None else describe(inner)
 
 
@@ -335,15 +363,15 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _whole(leaf: Any) -> np.ndarray:
-    """A leaf of a pytree on the host; of a random key its data."""
+    """Return a leaf of a pytree as a whole array on the host; for a random key, its data."""
     host = on_host(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
     return np.ascontiguousarray(host).reshape(host.shape)
 
 
 def _as(stored: np.ndarray | None, like: Any) -> Any:
-    """What was stored as a leaf of the same kind, where that is; None if it cannot be.
+    """Return a stored array as a leaf of the same kind and on the same devices as `like`, or None if it does not fit.
 
-    Rows of padding come and go with the number of devices: at the end, and zero.
+    The number of rows may differ by rows of padding, which depend on the number of devices: zeros at the end.
     """
     if _is_key(like):
         data = _as(stored, jax.random.key_data(like))
@@ -360,7 +388,7 @@ def _as(stored: np.ndarray | None, like: Any) -> Any:
 
 
 def _told(name: str, before: str | None, now: str) -> str:
-    """With the values, where they are readable."""
+    """Return the name, with both values if it is a version."""
     return f"{name} ({before}, now {now})" if name.startswith("the version") else name
 
 

@@ -1,14 +1,14 @@
-"""How much memory this process may come to have, as far as Linux says."""
+"""The memory that this process can use, as far as Linux reports it."""
 
 import pathlib
 import re
 
 
 def memory_limit(root: pathlib.Path = pathlib.Path("/")) -> int | None:
-    """Bytes that are free or this process's own already, at most what its control groups allow; None elsewhere.
+    """Return the bytes that are free or already used by this process, or the limit of its control groups if lower.
 
-    Control groups of both versions are asked, and those that they are in: a container has the limit of its own at the
-    top of what it sees.
+    Control groups of both versions are read, and all groups that contain them, because a container sees its own limit
+    at the top of its hierarchy. Returns None if /proc does not give the memory, as on other systems than Linux.
     """
     status, meminfo = root / "proc/self/status", root / "proc/meminfo"
     if not (status.is_file() and meminfo.is_file()):
@@ -31,6 +31,7 @@ def _group_limits(root: pathlib.Path) -> list[int]:
         if controllers not in ("", "memory"):
             continue
         mounted = root / "sys/fs/cgroup" / controllers
+        # A line of version 2 names no controllers.
         file = "memory.limit_in_bytes" if controllers else "memory.max"
         place = pathlib.PurePosixPath(group.lstrip("/"))
         for at in (mounted / place, *(mounted / parent for parent in place.parents)):

@@ -1,4 +1,4 @@
-"""Solvers of (K + Σ) W = B."""
+"""Solvers of the linear system (K + Σ) W = B, one class per method."""
 
 from pathgp.solvers.auto import Auto
 from pathgp.solvers.base import (

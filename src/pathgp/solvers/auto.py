@@ -1,4 +1,4 @@
-"""The solver that chooses a solver, and says which and why."""
+"""`Auto`: chooses a solver by the number of rows, and reports the choice and its reason."""
 
 import dataclasses
 import logging
@@ -22,17 +22,22 @@ from pathgp.system.system import System, Targets
 logger = logging.getLogger("pathgp")
 
 EXACT_ROWS, EXACT_ROWS_FLOAT64 = 4000, 8000
-"""Up to this many rows the system is factorised at once. The limit for float64 is an estimate, not a measurement."""
+"""Most rows that are factorised directly, in float32 and in float64 (an estimate, not a measurement)."""
 HAND_OVER_ROWS = 20_000
-"""Up to here a factorisation takes the place of projections that do not converge, if there is memory for it."""
+"""Most rows at which a factorisation replaces block projections that do not converge, if memory allows."""
 ROWS_PER_PASS = 300
-"""Projections get one pass per this many rows before a factorisation takes over: an estimate of its cost in passes."""
+"""Rows per pass of `SAP` before a factorisation takes over.
+
+This is an estimate of the cost of a factorisation in passes.
+"""
 PROJECTED_ROWS = 250_000
+"""Most rows at which `SAP` runs on all of them; above this, it runs on a random subset."""
 SUBSET_ROWS = 25_000
+"""Number of rows in that subset."""
 
 
 class Choice(NamedTuple):
-    """A solver, the local projection that finishes what it leaves, and the reason in words."""
+    """A solver, the local correction that goes with it (None for none), and the reason for the choice."""
 
     solver: Solver
     local: Local | None
@@ -40,15 +45,31 @@ class Choice(NamedTuple):
 
 
 class Auto(Solver):
-    """Exact up to 4000 rows (8000 in float64); up to 250,000 block projections, above that on a subset of the rows.
+    """Choose a solver by the number of rows.
 
-    All but the exact solve leave to `local` what is short-range, and have it make variances precise; None does
-    without. Projections end when the estimated error of the mean is below `error`, see `SAP`, and the relative
-    residual within `tolerance`, or `passes` or `max_seconds` are used up. Up to 20,000 rows a
-    factorisation takes over where they do not converge, or after 8, 16 or 32 passes where the error, extrapolated,
-    would stay too large; there is a warning.
+    Up to 4000 rows (8000 in float64) the solve is exact, by `Cholesky`. Up to 250,000 rows it is by block projections,
+    `SAP`, with a local correction. Above that, `SAP` solves a random subset of the rows, `SubsetOfData`, and the local
+    correction uses all rows. Without a local correction, because `local` is None or the kernel has no coordinates,
+    `SAP` runs on all rows whatever their number.
 
-    The choice and its reason are logged, and stand in `info.solver` and `info.reason`.
+    Up to 20,000 rows, `Cholesky` takes over with a `HandOverWarning` if block projections diverge or do not converge.
+    It also takes over after 8, 16 or 32 passes if the extrapolated error would stay too large, see `SAP`. There must be
+    enough memory for the factor.
+
+    The choice and its reason are logged, and reported in `info.solver` and `info.reason`.
+
+    Parameters
+    ----------
+    local
+        Local correction for all but exact solves, which also makes variances more precise. None disables it.
+    passes
+        Maximum passes of `SAP` over the data; at most max(8, N / 300) if a factorisation can take over.
+    error
+        Estimated error of the mean at which `SAP` stops, see `SAP`.
+    tolerance
+        Relative residual that `SAP` has to reach as well.
+    max_seconds
+        Time limit of `SAP` in seconds. A solve that has used it up is not handed over.
     """
 
     local: Local | None = Local()
@@ -61,7 +82,7 @@ class Auto(Solver):
         checks.instance(self.local, Local | None, "Auto.local", "a local projection such as Local(128), or None")
 
     def choose(self, system: System) -> Choice:
-        """The solver for a system, and the reason."""
+        """Return the solver for `system`, its local correction and the reason."""
         N = system.size
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if (EXACT_ROWS_FLOAT64 if system.X.dtype == jnp.float64 else EXACT_ROWS) >= N:
@@ -87,11 +108,11 @@ class Auto(Solver):
         return Choice(SubsetOfData(SUBSET_ROWS, few), self.local, reason)
 
     def counts_on(self, system: System) -> Local | None:
-        """The local projection of the choice."""
+        """Return the local correction of the chosen solver."""
         return self.choose(system).local
 
     def counting_on(self, local: Local) -> "Auto":
-        """Uses this projection instead of its own."""
+        """Return this solver with `local` as its local correction."""
         return dataclasses.replace(self, local=local)
 
     def solve(
@@ -105,13 +126,17 @@ class Auto(Solver):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """What the chosen solver returns, with the reason in its info; exact where that does not converge."""
+        """Solve with the chosen solver, and with `Cholesky` if that one fails and the system can be factorised.
+
+        `info.reason` has the reason for the choice, or for the hand-over. Raises `DivergenceError` if the chosen solver
+        diverges and the system cannot be factorised.
+        """
         solver, _, reason = self.choose(system)
         logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
         try:
             with warnings.catch_warnings():
                 if _can_factorise(system):
-                    warnings.simplefilter("ignore", ConvergenceWarning)  # there is another way
+                    warnings.simplefilter("ignore", ConvergenceWarning)  # a factorisation can take over
                 solution = solver.solve(
                     system, targets, key=key, init=init, observe=observe, progress=progress, saved=saved
                 )
@@ -120,23 +145,25 @@ class Auto(Solver):
             if not _can_factorise(system):
                 raise
             solution, info, failed = None, None, str(error)
+        # A solve that has used up its time is not handed over: the limit would be exceeded even further.
         if info is not None and not bool(jnp.all(info.converged)) and info.seconds < self.max_seconds:
             failed = f"{info.solver} stopped after {info.passes:.0f} passes without convergence"
         if solution is None or (failed and _can_factorise(system)):
             reason = f"{failed}, so that {system.size} rows were factorised"
+            # The warning points to the call of `condition`, four frames up.
             warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)
             solution = Cholesky().solve(system, targets, key=key, progress=progress)
         return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
 
 
 def _can_factorise(system: System) -> bool:
-    """Whether a float64 matrix of all pairs, and a copy of a part of it, fit into memory."""
+    """Return whether the float64 matrix, and a copy of half of its size, fit into memory."""
     limit = memory_limit()
     return system.size <= HAND_OVER_ROWS and (limit is None or 12 * system.size**2 < limit)
 
 
 def _no_coordinates(system: System) -> str | None:
-    """Why neighbours cannot be found with this kernel, if they cannot."""
+    """Return why neighbours cannot be searched with this kernel, or None if they can."""
     if has_coordinates(system.kernel, system.X):
         return None
     return f"{type(system.kernel).__name__} has no coordinates to find neighbours by"

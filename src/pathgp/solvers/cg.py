@@ -15,20 +15,23 @@ from pathgp.system.system import System, Targets
 
 
 class _Preconditioner(eqx.Module):
-    """P⁻¹ with P = LLᵀ + Σ, through Σ^−½ L = Q S Vᵀ: stable where the noise is small."""
+    """P⁻¹ for P = LLᵀ + Σ, computed from Σ^−½ L = Q S Vᵀ, which is stable for small noise."""
 
     Q: Float[Array, "N k"]
     shrink: Float[Array, "k"]
+    """(1 + S²)⁻¹."""
     noise: Float[Array, "N 1"]
 
     def __call__(self, r: Float[Array, "N s"]) -> Float[Array, "N s"]:
-        """Σ^−½ [ (I − QQᵀ) + Q (I + S²)⁻¹ Qᵀ ] Σ^−½ r."""
+        """Return P⁻¹r = Σ^−½ [ (I − QQᵀ) + Q (I + S²)⁻¹ Qᵀ ] Σ^−½ r."""
         u = r / jnp.sqrt(self.noise)
         c = self.Q.T @ u
         return (u - self.Q @ c + self.Q @ (self.shrink[:, None] * c)) / jnp.sqrt(self.noise)
 
 
 class _State(eqx.Module):
+    """Weights w, residual r, search direction p, and rᵀz with the preconditioned residual z = P⁻¹r."""
+
     w: Float[Array, "N s"]
     r: Float[Array, "N s"]
     p: Float[Array, "N s"]
@@ -36,10 +39,22 @@ class _State(eqx.Module):
 
 
 class CG(Iterative):
-    """Preconditioned conjugate gradients, all columns in one product a step (Wang et al., 2019).
+    """Preconditioned conjugate gradients on all columns at once (Wang et al., 2019).
 
-    The preconditioner is a pivoted Cholesky factorisation of K of rank `rank`, plus Σ; rank 0 switches it off. A
-    step is a whole pass over the data. Early iterates can predict worse than none, so mind the residual.
+    A step is one product of H with all columns, a whole pass over the data. The preconditioner is LLᵀ + Σ with a
+    pivoted Cholesky factorisation K ≈ LLᵀ. Early iterates can predict worse than zero weights, so check the residual of
+    a solve that did not converge.
+
+    Parameters
+    ----------
+    steps
+        Maximum number of steps.
+    rank
+        Rank of the pivoted Cholesky factorisation; 0 disables the preconditioner.
+    tolerance
+        Relative residual at which a column has converged.
+    max_seconds
+        Time limit in seconds.
     """
 
     steps: int = 1000
@@ -47,6 +62,7 @@ class CG(Iterative):
     tolerance: float = 0.01
     max_seconds: float = float("inf")
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
+    # The residual of the recursion drifts from that of the weights; it has been up to 8000 times smaller.
     recursive: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
@@ -54,25 +70,26 @@ class CG(Iterative):
         checks.at_least(self.rank, 0, "CG.rank")
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Preconditioner | None:
-        """The preconditioner."""
+        """Return the preconditioner, or None if `rank` is 0."""
         if self.rank == 0:
             return None
         L, _ = pivoted_cholesky(system, min(self.rank, system.size))
-        resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # below that noise, P⁻¹ would be rounding error
+        resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # with less noise, P⁻¹ would be rounding error
         noise = jnp.maximum(system.noise_diagonal, resolved)[:, None]
+        # An SVD avoids the product LᵀΣ⁻¹L, which would square the condition number.
         Q, S = tall_svd(system.mesh, L / jnp.sqrt(noise))
         return _Preconditioner(Q, 1 / (1 + S**2), noise)
 
     def start(
         self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
     ) -> _State:
-        """Zero weights, or a warm start, whose residual costs one pass."""
+        """Start from zero weights, or from `init`, whose residual costs one pass."""
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
         return _begun(plan, w, r)
 
     def renewed(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
-        """A beginning at the present weights."""
+        """Start again from the current weights, with their residual computed from scratch."""
         return _begun(plan, state.w, targets.total - system @ state.w)
 
     def restarted(
@@ -85,12 +102,12 @@ class CG(Iterative):
         residual: Float[Array, "N s"] | None,
         grown: Bool[Array, "s"],
     ) -> _State:
-        """Columns that have grown begin again at other weights, with a residual computed from these."""
+        """Restart the columns `grown` from `weights`, with the residual computed from these."""
         again = _begun(plan, weights, targets.total - system @ weights)
         return jax.tree.map(lambda new, old: jnp.where(grown, new, old), again, state)
 
     def step(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
-        """One iteration for every column."""
+        """Take one iteration of every column."""
         Hp = system @ state.p
         a = _ratio(state.rz, jnp.sum(state.p * Hp, axis=0))
         w, r = state.w + a * state.p, state.r - a * Hp
@@ -99,34 +116,36 @@ class CG(Iterative):
         return _State(w, r, z + _ratio(rz, state.rz) * state.p, rz)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:
-        """The last iterate."""
+        """Return the last iterate."""
         return state.w
 
     def residual(
         self, plan: Any, system: System, targets: Targets, state: _State
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"]]:
-        """The residual of the recursion since it was last computed from the weights."""
+        """Return the residual of the recursion, last computed from the weights at a start, renewal or restart."""
         return jnp.linalg.norm(state.r, axis=0) / targets.norms, state.r
 
     def schedule(self, system: System) -> tuple[int, int, float]:
-        """A look at the residual after every step."""
+        """Check the residual after every step; a step is one pass."""
         return self.steps, 1, 1.0
 
 
 def _begun(plan: Any, w: Float[Array, "N s"], r: Float[Array, "N s"]) -> _State:
+    """Return the state that starts at the weights w with the residual r."""
     z = r if plan is None else plan(r)
     return _State(w, r, z, jnp.sum(r * z, axis=0))
 
 
 def _ratio(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
-    """a / b, and 0 for a column that has nothing left to do."""
+    """Return a / b, and 0 where b is not positive, so that a column without residual does not become 0/0."""
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
 
 def pivoted_cholesky(system: System, rank: int) -> tuple[Float[Array, "N k"], Int[Array, "k"]]:
-    """L with LLᵀ ≈ K, and its pivots: in turn the row with the largest remaining variance, none of them twice.
+    """Return L with LLᵀ ≈ K, and the pivots.
 
-    Where no row has a millionth of the largest variance left, the columns are zero.
+    Each pivot is the row with the largest remaining variance; no row is a pivot twice. Once no row has a millionth of
+    the largest initial variance left, the remaining columns are zero.
     """
     mesh, X = system.mesh, system.X
     kernel_column = lambda X, kernel, x: kernel(X, x)[:, 0]
@@ -138,6 +157,7 @@ def pivoted_cholesky(system: System, rank: int) -> tuple[Float[Array, "N k"], In
         column = system.without_padding(column) - L @ take(mesh, L, pivot[None])[0]
         scale = jnp.sqrt(jnp.maximum(variance[pivot], jnp.finfo(X.dtype).tiny))
         column = jnp.where(variance[pivot] > 1e-6 * jnp.max(initial), column / scale, 0)
+        # A variance of −1 marks a row that has been a pivot, so that argmax does not choose it again.
         variance = jnp.where(variance < 0, -1, jnp.maximum(variance - column**2, 0)).at[pivot].set(-1)
         return L.at[:, i].set(column), variance, pivots.at[i].set(pivot)
 

@@ -1,4 +1,7 @@
-"""The direct solver: exact, O(N³) time and O(N²) memory. The oracle, and the right answer below about 10k rows."""
+"""The direct solver: exact, in O(N³) time and O(N²) memory.
+
+It is the reference that other solvers are tested against, and the best choice below about 10,000 rows.
+"""
 
 import time
 
@@ -14,9 +17,10 @@ from pathgp.system.system import System, Targets
 
 
 class Cholesky(Solver):
-    """W = L⁻ᵀL⁻¹B with H = LLᵀ, in float64 whatever the precision of the data, on one N x N matrix of the host.
+    """Direct solver: W = L⁻ᵀL⁻¹B with the Cholesky factorisation H = LLᵀ.
 
-    The weights are then rounded to the precision of the data, and the residual is that of the rounded ones.
+    It works in float64 on the host, on one N x N matrix, whatever the dtype of the data. The weights are then rounded
+    to the dtype of the data, and the residual is that of the rounded weights.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -37,13 +41,14 @@ class Cholesky(Solver):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
+        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
         clock = time.perf_counter()
         split, targets = system, targets.each(system.collected)
-        system = system.gathered()  # on the host of each process
+        system = system.gathered()  # each process solves the whole system on its own host
         L = factor_of(system)
         B = np.asarray(targets.total, dtype=np.float64)
         W = substitute(L, B).astype(targets.signal.dtype)
+        # The factor has overwritten H, so its rows are computed again.
         left = B - np.concatenate([rows @ W for _, rows in row_tiles(system)])
         weights, residual = (split.placed(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))
         relative = jnp.asarray(np.linalg.norm(left, axis=0) / np.asarray(targets.norms), dtype=W.dtype)

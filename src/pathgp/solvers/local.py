@@ -1,4 +1,4 @@
-"""Local projection: what a solver leaves of a solve is finished at the point that is asked about."""
+"""Local correction: a block projection around a query point, which removes the short-range error of a solve."""
 
 import functools
 from collections.abc import Callable
@@ -19,46 +19,52 @@ from pathgp.parallel.sharding import everywhere, share
 from pathgp.system.system import System
 
 QUERIES = 64
-"""Points projected at together: their m x m blocks stay in the cache."""
+"""Query points per batch: the m x m blocks of a batch stay in the cache."""
 
 
 class Projection(Features):
-    """The features a(x) = (K_cc + Σ_c)⁻¹ k_c(x) at the m nearest rows c of the data to x, and zero at all others.
+    """Features a(x) = (K_cc + Σ_c)⁻¹ k_c(x) at the m nearest rows c of the data to x, and zero at all other rows.
 
-    With residual columns r = b − (K + Σ)w for weights, a(x)ᵀ r_c is what one more step of block projection, on a block
-    around x, adds to k(x, X) w. All columns share the factor.
+    With the residual columns r = b − (K + Σ)w as weights, a(x)ᵀ r_c is the change of k(x, X) w by one more step of
+    block projection, on a block around x. All columns share the factor of that block.
 
-    Neighbours come and go as x moves, which by itself would make functions jump. So the last ones are faded out: with
-    u falling smoothly from one, at the neighbour of rank (1 − taper) m, to zero, at the last, the projection is
+    The neighbours change as x moves, which by itself would make functions discontinuous. The last ones are therefore
+    faded out. Let u fall smoothly from one, at the neighbour of rank (1 − taper) m, to zero, at the last. The
+    projection is then
 
         a = U (U (K_cc + Σ_c) U + v (I − U²))⁻¹ U k_c,     U = diag(u), v = k(x, x),
 
     which is kriging with the noise of a neighbour raised by v (1/u² − 1), to infinity at the edge (Rivoirard and
     Romary, 2011).
 
-    Where `rows` is given, a row of the residual is not looked up in the weights alone, but `rows` is evaluated there
-    too: the weights are then those columns above the weights of `rows`.
+    If `rows` is given, the weights are N rows followed by the weights of `rows`. The residual at a row of the data is
+    then the entry in the first part plus the value of `rows` there.
 
-    The devices of a `mesh` share the points x. Each has all of X and the weights, for a neighbour may be any row.
+    Query points are sharded over the devices of a `mesh`. Each device has all of X and of the weights, because any row
+    may be a neighbour.
     """
 
     kernel: Kernel
     X: Float[Array, "N d"]
     noise: Float[Array, "N"]
     index: Neighbours
+    """Neighbour search in the coordinates of the kernel."""
     neighbours: int = eqx.field(static=True)
+    """The number m of neighbours."""
     taper: float = eqx.field(static=True)
+    """Share of the neighbours that are faded out."""
     rows: Features | None = None
+    """Features whose function is added to the residual at the rows of the data."""
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
     @property
     def apart(self) -> bool:
-        """Where there is a mesh."""
+        """True if there is a mesh."""
         return self.mesh is not None
 
     @property
     def num(self) -> int:
-        """One for each row of the data, and those of `rows`."""
+        """The number of rows of the data, plus the number of features of `rows`."""
         return self.X.shape[0] + (0 if self.rows is None else self.rows.num)
 
     @property
@@ -67,7 +73,7 @@ class Projection(Features):
         return self.X.shape[1]
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """The features, nearly all of them zero."""
+        """Return the dense matrix of features, nearly all of which are zero."""
         a, c = self.coefficients(X)
         features = jnp.zeros((X.shape[0], self.X.shape[0]), a.dtype)
         features = jax.vmap(lambda row, i, values: row.at[i].add(values))(features, c, a)
@@ -76,7 +82,7 @@ class Projection(Features):
         return jnp.concatenate([features, features @ self.rows(self.X)], axis=1)
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
-        """a(x)ᵀ r_c at every row x of X."""
+        """Return a(x)ᵀ r_c at every row x of X."""
 
         def at(X: Float[Array, "t d"], of: Projection, weights: Float[Array, "N s"]) -> Float[Array, "t s"]:
             return map_rows(lambda x: of._sum(*of.coefficients(x), weights), X, QUERIES)
@@ -89,10 +95,11 @@ class Projection(Features):
         weights: Float[Array, "m s"] | None,
         observed: tuple[Float[Array, "N s"], ...],
     ) -> tuple[Float[Array, "n s"] | float, Float[Array, "n s"], Float[Array, "n"]]:
-        """a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of their errors.
+        """Return a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of the errors of these.
 
-        Those of f(x) from b = f(X) + ε, which is the sum of `observed`, have errors of the variance
-        k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. Where that is lost in rounding, it is 0.
+        The observations b = f(X) + ε are the sum of the arrays in `observed`. The error of predicting f(x) by a(x)ᵀb_c
+        has the variance k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. It is set to 0 where rounding dominates it. The first
+        result is 0 if `weights` is None.
         """
 
         def at(
@@ -113,7 +120,7 @@ class Projection(Features):
         return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
 
     def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
-        """a(x) and the rows c that it belongs to."""
+        """Return a(x) and the indices of the rows c."""
         a, _, c = self._projected(X)
         return a, c
 
@@ -126,7 +133,7 @@ class Projection(Features):
         return jnp.einsum("nm,nms->ns", a, r)
 
     def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
-        """a(xᵢ)ᵀ r_c, each point with residuals of its own."""
+        """Return a(xᵢ)ᵀ r_c, where each point has its own residual, a row of `weights`."""
         a, c = self.coefficients(X)
         r = jnp.take_along_axis(weights, c, axis=1)
         if self.rows is not None:
@@ -135,6 +142,8 @@ class Projection(Features):
         return jnp.sum(a * r, axis=1)
 
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
+        """Return a(x), the variance of the error of local predictions, and the indices of c."""
+        # The choice of neighbours is piecewise constant in x and has no derivative.
         c = self.index.nearest(self.kernel.coordinates(jax.lax.stop_gradient(X)), self.neighbours)
         return *jax.vmap(self._projected_at)(X, self.X[c], self.noise[c]), c
 
@@ -144,36 +153,46 @@ class Projection(Features):
         K, k = self.kernel(X_c, X_c), self.kernel(X_c, x[None])[:, 0]
         u = self._fade(self.kernel.coordinates(X_c) - self.kernel.coordinates(x[None]))
         v = self.kernel.diag(x[None])[0]
+        # Noise below the rounding of the top eigenvalue of K_cc (at most the largest row sum) would not keep H positive
+        # definite.
         resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
         diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
         H = u[:, None] * K * u[None, :] + jnp.diag(diagonal)
         a = u * definite_solve(H, u * k)
         variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)
+        # The terms of the variance cancel, so that a result below their rounding means nothing.
         rounding = 10 * jnp.finfo(K.dtype).eps * (v + 2 * jnp.abs(a) @ jnp.abs(k))
         return a, jnp.where(variance > 10 * rounding, variance, 0)
 
     def _fade(self, difference: Float[Array, "m e"]) -> Float[Array, "m"]:
-        """u: one for the nearest, zero for the last, continuous in x since distances in order are."""
+        """Return u: one for the nearest, zero for the last, continuous in x because sorted distances are."""
         m = difference.shape[0]
-        if self.taper == 0 or m in (1, self.X.shape[0]):
+        if self.taper == 0 or m in (1, self.X.shape[0]):  # with all rows as neighbours, none comes or goes
             return jnp.ones(m, difference.dtype)
         return fade(jnp.sum(difference**2, axis=1), self.taper)
 
 
 def fade(r2: Float[Array, "m"], taper: float) -> Float[Array, "m"]:
-    """One up to the squared distance of rank (1 − taper) m, then smoothly to zero at the last of them."""
+    """Return 1 up to rank (1 − taper) m of the sorted squared distances, then a smooth decrease to 0 at the last."""
     inner, edge = r2[int((1 - taper) * (r2.shape[0] - 1))], r2[-1]
-    width = edge - inner + 1e-3 * edge  # never zero, however many neighbours are equally far away
+    width = edge - inner + 1e-3 * edge  # positive even if many neighbours are equally far away
     t = jnp.where(edge > 0, jnp.clip((edge - r2) / jnp.where(edge > 0, width, 1), 0, 1), 1)
     return t**2 * (3 - 2 * t)
 
 
 class Local(eqx.Module):
-    """Asks `condition` for one more block projection, at each point where the posterior is evaluated.
+    """Local correction: one more block projection at each point where the posterior is evaluated.
 
-    A stochastic solver resolves the large eigenvalues of K, long-range and smooth, in its first passes over the data.
-    What it leaves is short-range, and concerns only the neighbourhood of a point. There, the `neighbours` nearest rows
-    of the data finish the solve. The last of them, a share `taper`, are faded out, so that samples are continuous.
+    It is an argument of `condition`. A stochastic solver resolves the directions of large eigenvalues of K, which are
+    long-range and smooth, in its first passes over the data. The remaining error is short-range and depends only on the
+    neighbourhood of a point. A solve on the nearest rows of the data corrects it there.
+
+    Parameters
+    ----------
+    neighbours
+        Number of nearest rows of the data that are used at each point.
+    taper
+        Share of these neighbours, the last ones, that are faded out so that samples are continuous.
     """
 
     neighbours: int = 128
@@ -189,7 +208,10 @@ class Local(eqx.Module):
         system: System,
         search: Callable[[Float[Array, "N e"]], Neighbours] = search,
     ) -> Projection:
-        """The features of the projection for a system, with a search for neighbours in the kernel's coordinates."""
+        """Return the features of the correction for `system`.
+
+        `search` builds the index of neighbours from the kernel's coordinates of the rows.
+        """
         X, noise = system.everywhere(system.X), system.everywhere(system.noise_diagonal)
         index = everywhere(system.mesh, search(system.kernel.coordinates(X)))
         neighbours = min(self.neighbours, system.size)

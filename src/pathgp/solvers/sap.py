@@ -1,4 +1,4 @@
-"""Sketch and project: exact projections on blocks of the data, the workhorse."""
+"""Sketch and project: exact solves on blocks of rows. It is the default solver for more than a few thousand rows."""
 
 from typing import ClassVar
 
@@ -22,98 +22,134 @@ from pathgp.solvers.local import Local
 from pathgp.system.system import System, Targets
 
 PROBES = 256
+"""Points at which the error is estimated. The error of one column varies much from place to place."""
 FUNCTION_FACTOR = 2.0
 """How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
 SEARCHED = 32
-"""Probes whose neighbours are searched together, which takes that many rows of K."""
+"""Probes whose neighbours are searched at the same time; this takes as many rows of K in memory."""
 GIVE_UP_PASSES = 8
 """Passes before the first extrapolation of the error."""
 ROUNDED = 1e-6
-"""A relative residual that is rounding."""
+"""A relative residual up to this size is rounding."""
 
 
 class _Plan(eqx.Module):
-    """The rows in the order of a partition, block after block, the last of them padding; so they are split too."""
+    """The rows in the order of the blocks, followed by padding, so that they can be sharded in that order."""
 
     X: Float[Array, "P d"]
     noise: Float[Array, "P"]
     valid: Bool[Array, "P"]
+    """False for padding."""
     order: Int[Array, "N"]
+    """The indices of the rows in the order of the blocks."""
     padded: Int[Array, "P"]
+    """`order`, with its last entry repeated for the padding."""
     inverse_factors: Float[Array, "k b b"] | None
+    """The inverse Cholesky factor of each block; None if they are computed in each step."""
     probes: "_Probes"
     rows: int = eqx.field(static=True)
+    """The number of rows of `system.X`, padding included."""
     mesh: Mesh | None = eqx.field(static=True)
 
 
 class _Probes(eqx.Module):
-    """Points, and what a block of rows around each says of its residual."""
+    """Points, and for each the coefficients that estimate the error there from residuals."""
 
     x: Float[Array, "p d"]
     draws: Float[Array, "p s"]
-    """The prior draws there; zero for a mean."""
+    """The prior draws at these points; zero for a mean."""
     neighbours: Int[Array, "p m"]
+    """Rows, by their place in the order of the blocks, that `block` and `local` belong to."""
     block: Float[Array, "p m"]
     """k(x, X_c) H_cc⁻¹."""
     local: Float[Array, "p m"] | None
-    """The coefficients of the local projection, where there is one."""
+    """The coefficients of the local correction, if there is one."""
     variance: Float[Array, "p"]
+    """k(x, x) − k(x, X_c) H_cc⁻¹ k(X_c, x)."""
     noise: Float[Array, ""]
     """The noise variance, averaged over the rows."""
 
 
 class _Iterate(eqx.Module):
+    """Weights and their residual b − Hw, in the order of the blocks."""
+
     w: Float[Array, "P s"]
     r: Float[Array, "P s"]
 
 
 class _State(eqx.Module):
+    """The iterate w, the momentum iterate v and the average w̄, with what the next step needs.
+
+    `age` and `plain` are floats because the loop freezes arrays of floats when a column has converged.
+    """
+
     iterate: _Iterate
     momentum: _Iterate
     average: _Iterate
     age: Float[Array, "s"]
-    """Steps of each column since its momentum began."""
+    """Steps of each column since its start or last restart."""
     plain: Float[Array, "s"]
-    """One for a column that has no momentum any more, because its residual grew with it; else zero."""
+    """1 for a column that is no longer accelerated, because its residual has grown; else 0."""
     sequence: Int[Array, "k"]
+    """The order of the blocks in this pass."""
     steps: Int[Array, ""]
     key: PRNGKeyArray
 
 
 class SAP(Iterative):
-    """Block projections (Wu et al., AISTATS 2024; Rathore et al., 2024 and 2025).
+    """Block projections: sketch and project (Wu et al., AISTATS 2024; Rathore et al., 2024 and 2025).
 
-    A partition of the rows into blocks B of about `block_size`. A step takes the next block (in a new random order each
-    pass), solves it and keeps all residuals r = b − Hw up to date:
+    The rows are partitioned into blocks B. Each pass visits the blocks in a new random order. A step solves one block
+    exactly and updates all residuals r = b − Hw:
 
         d = H_BB⁻¹ r_B,    w_B ← w_B + d,    r ← r − H_{·B} d.
 
-    The weights returned are an average of the iterates in which iterate t counts as t^η, with η = `averaging`
-    (Shamir and Zhang, 2013): it forgets the start and smooths out what the order of the blocks does, which is worth
-    as much as several passes. None takes the last iterate. The residual of the average is known at every step.
+    The returned weights are an average of the iterates, in which iterate t has the weight t^η (Shamir and Zhang, 2013).
+    The average forgets the start and smooths out the effect of the order of the blocks, which is worth several passes.
+    Its residual is known at every step.
 
-    Where `accelerated`, a second iterate v takes ever longer steps (Nesterov, 2012, without strong convexity, so
-    there is nothing to tune), and with n blocks step t projects from z = w + (v − w)/(γn) and moves both,
+    With acceleration, a second iterate v takes longer and longer steps (Nesterov, 2012, without strong convexity, so
+    that there is nothing to tune). With n blocks, step t projects from z = w + (v − w)/(γn) and moves both iterates:
 
         w ← z + d,    v ← v + γd,    γ = max(1, (t + 2)/2n).
 
-    The first two passes are those of the plain method. A column whose residual grows goes back to its best iterate and
-    on without acceleration, which rounding makes unstable where there is little noise.
+    The first two passes are those of the plain method. With little noise, rounding makes acceleration unstable. A
+    column whose residual grows is therefore restarted at its best iterate, without acceleration.
 
-    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points, as `pathgp.posterior.accuracy` explains. A
-    column is done when its estimated error is below `error` standard deviations of a new observation and twice `error`
-    standard deviations of f(x), three times as much for samples, and its relative residual is within `tolerance`.
-    Where `local` is to finish the solve, it does so there too.
+    After every pass the error of k(x, X)w̄ is estimated at `PROBES` points by the method of
+    `pathgp.posterior.accuracy`, after the local correction if there is one. A column has converged when its relative
+    residual is within `tolerance` and its estimated error is small enough. The error must be at most `error` standard
+    deviations of a new observation, and at most twice `error` standard deviations of f(x). Samples may have three times
+    as much. With a relative residual of at most 10⁻⁶, the error always counts as small enough.
 
-    If `may_give_up`, it stops at pass 8, 16 or 32 when the power law through the errors at this pass and at half as
-    many predicts more than `error` at the last pass.
+    The blocks are random, so that each is a sample of all the data. With `local`, they are neighbourhoods: these do
+    worse without a correction, but leave their error at the borders of the blocks, where the local correction removes
+    it (`pathgp_paper.bench.rivals`).
 
-    The partition is random, so that each block sees something of everything. Where `local` is to finish the solve, the
-    blocks are neighbourhoods: alone they would do worse, but what they leave is at their borders, which `local` mends
-    (`pathgp_paper.bench.rivals`).
-
-    The inverse Cholesky factors of the blocks are kept if they take at most `factor_bytes`, and computed at every
-    visit if they would take more.
+    Parameters
+    ----------
+    passes
+        Maximum passes over the data.
+    block_size
+        Largest number of rows in a block; blocks are of equal size.
+    averaging
+        The exponent η of the average. None returns the last iterate.
+    accelerated
+        Whether to use acceleration.
+    factor_bytes
+        Keep the inverse Cholesky factors of the blocks if they take at most this many bytes; else compute them in each
+        step.
+    tolerance
+        Relative residual that a column must reach.
+    error
+        Estimated error that a column must reach, in the units above.
+    local
+        Local correction that will be applied to the solution, or None.
+    may_give_up
+        Whether to stop at pass 8, 16 or 32 if the power law through the errors at that pass and at half as many passes
+        predicts more than `error` at the last pass.
+    max_seconds
+        Time limit in seconds.
     """
 
     passes: int = 40
@@ -126,6 +162,7 @@ class SAP(Iterative):
     local: Local | None = None
     may_give_up: bool = False
     max_seconds: float = float("inf")
+    # Only the loop on the host reads these, so changing them does not recompile.
     limits: ClassVar[tuple[str, ...]] = ("passes", "error", "may_give_up", *Iterative.limits)
 
     def __check_init__(self) -> None:
@@ -134,16 +171,16 @@ class SAP(Iterative):
         checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
     def counts_on(self, system: System) -> Local | None:
-        """The local projection that finishes the solve."""
+        """Return `local`."""
         return self.local
 
     def blocks(self, system: System) -> tuple[int, int]:
-        """The number of blocks and their size: as even as it goes, so that there is little padding."""
+        """Return the number of blocks and their size, which is as even as possible to have little padding."""
         number = -(-system.size // self.block_size)
         return number, -(-system.size // number)
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
-        """The partition and the factors of its blocks."""
+        """Partition the rows, draw the probes, and factorise the blocks if their factors can be kept."""
         number, size = self.blocks(system)
         order = self.partition(system, key)
         rows = padded_rows(system.mesh, number * size)
@@ -158,19 +195,20 @@ class SAP(Iterative):
         return eqx.tree_at(lambda p: p.inverse_factors, plan, factors, is_leaf=lambda x: x is None)
 
     def partition(self, system: System, key: PRNGKeyArray) -> Int[Array, "N"]:
-        """The rows in the order of the blocks."""
+        """Return the row indices in the order of the blocks: random, or by neighbourhoods with `local`."""
         if self.local is None:
             return jax.random.permutation(key, system.size)
         return in_neighbourhoods(system.kernel.coordinates(system.everywhere(system.X)))
 
     def _inverse_factor(self, plan: _Plan, system: System, start: Int[Array, ""], size: int) -> Float[Array, "b b"]:
-        """L⁻¹ with LLᵀ = H_BB: two products with it are faster than triangular solves.
+        """Return L⁻¹ with LLᵀ = H_BB. Two products with it are faster than triangular solves.
 
-        Where the noise is below what the precision resolves, the diagonal is raised to that: the projection is then
-        damped, not exact, and later passes finish what it leaves.
+        Noise that the dtype does not resolve is raised to the least that it does. The projection is then damped instead
+        of exact, and later passes remove the error that is left.
         """
         X, noise = slice_rows(system.mesh, (plan.X, plan.noise), start, size)
         valid = jax.lax.dynamic_slice_in_dim(plan.valid, start, size)
+        # Padding gets an identity block, so that its coordinates stay zero.
         K = jnp.where(valid[:, None] & valid[None, :], system.kernel(X, X), 0)
         return damped_inverse_factor(K, jnp.where(valid, noise, 1))
 
@@ -182,7 +220,7 @@ class SAP(Iterative):
         key: PRNGKeyArray,
         init: Float[Array, "N s"] | None,
     ) -> _State:
-        """Zero weights with residual b, or a warm start, whose residual costs one pass."""
+        """Start from zero weights with the residual b, or from `init`, whose residual costs one pass."""
         padding = ((0, plan.X.shape[0] - system.size), (0, 0))
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
@@ -192,7 +230,7 @@ class SAP(Iterative):
         return _State(first, first, first, zeros, zeros, jnp.arange(number), jnp.zeros((), int), key)
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
-        """One block projection."""
+        """Project on one block."""
         number, size = self.blocks(system)
         key, sequence = jax.lax.cond(
             state.steps % number == 0,
@@ -201,11 +239,13 @@ class SAP(Iterative):
         )
         start = sequence[state.steps % number] * size
         gamma = jnp.maximum(1, (state.age + 2) / (2 * number))
+        # With weight 0 the step starts from w itself: the plain method.
         alpha = jnp.where(state.plain > 0, 0, 1 / (gamma * number)) if self.accelerated else 0.0
         z = _between(state.iterate, state.momentum, alpha)
         d, Hd = self._project(plan, system, z.r, start, size)
         iterate = _moved(plan, z, d, Hd, start)
         momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
+        # This recursion gives iterate t a weight that grows as t^η (Shamir and Zhang, 2013).
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
         average = _between(state.average, iterate, rate)
         state = _State(iterate, momentum, average, state.age + 1, state.plain, sequence, state.steps + 1, key)
@@ -221,7 +261,7 @@ class SAP(Iterative):
         residual: Float[Array, "N s"] | None,
         grown: Bool[Array, "s"],
     ) -> _State:
-        """Columns that have grown begin again at other weights, without momentum."""
+        """Restart the columns `grown` from `weights`, without acceleration."""
         padding = ((0, plan.X.shape[0] - system.size), (0, 0))
         r = targets.total - system @ weights if residual is None else residual
         best = _Iterate(*(jnp.pad(x[plan.order], padding) for x in (weights, r)))
@@ -233,7 +273,7 @@ class SAP(Iterative):
     def _project(
         self, plan: _Plan, system: System, r: Float[Array, "P s"], start: Int[Array, ""], size: int
     ) -> tuple[Float[Array, "b s"], Float[Array, "P s"]]:
-        """d = H_BB⁻¹ r_B and H_{·B} d."""
+        """Return d = H_BB⁻¹ r_B and H_{·B} d."""
         if plan.inverse_factors is None:
             factor = self._inverse_factor(plan, system, start, size)
         else:
@@ -248,47 +288,48 @@ class SAP(Iterative):
         return d, add_rows(system.mesh, Hd, noise_B[:, None] * d, start)
 
     def weights(self, plan: _Plan, state: _State) -> Float[Array, "N s"]:
-        """The averaged iterate, in the order of the rows."""
+        """Return the averaged iterate in the order of the data."""
         return _in_order(plan, state.average.w)
 
     def residual(
         self, plan: _Plan, system: System, targets: Targets, state: _State
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"]]:
-        """The residual of the averaged iterate, which is at hand."""
+        """Return the residual of the averaged iterate, which every step updates."""
         r = _in_order(plan, state.average.r)
         return jnp.linalg.norm(r, axis=0) / targets.norms, r
 
     def estimated_error(self, plan: _Plan, system: System, targets: Targets, state: _State) -> Float[Array, "s"]:
-        """The estimated error of k(x, X)w̄, as `SAP.error` is stated."""
+        """Return the estimated error of k(x, X)w̄ for each column, in the units of `error`."""
         return _error(plan, system, targets, state.average)
 
     def verdict(self, look: Look, targets: Targets) -> Bool[Array, "s"]:
-        """As exact as is asked for, by both measures, or to rounding."""
+        """Return which columns are within both `tolerance` and `error`; a residual of rounding satisfies the latter."""
         is_mean = jnp.arange(look.relative.shape[0]) < targets.num_means
         is_exact = look.error <= jnp.where(is_mean, self.error, 3 * self.error)
         return (look.relative <= self.tolerance) & (is_exact | (look.relative <= ROUNDED))
 
     def gives_up(self, look: Look, targets: Targets, history: list[float], looks: int) -> bool:
-        """Whether the error of the means, extrapolated to the last pass, stays above `error`."""
+        """Return whether the error of the means, extrapolated to the last pass, stays above `error`."""
         if not self.may_give_up or targets.num_means == 0:
             return False
         history.append(float(jnp.max(look.error[: targets.num_means])))
         done = len(history)
-        if done < GIVE_UP_PASSES or done & (done - 1):
+        if done < GIVE_UP_PASSES or done & (done - 1):  # only at powers of two from 8 on
             return False
         now, before = history[-1], history[done // 2 - 1]
+        # There is no power law through a zero error, or one that is not finite.
         if not (0 < before < np.inf and now < np.inf):
             return False
         return bool(now * (now / before) ** np.log2(looks / done) > self.error)
 
     def schedule(self, system: System) -> tuple[int, int, float]:
-        """A look at the residual after every pass."""
+        """Check the residual after every pass, which is one step per block."""
         number, _ = self.blocks(system)
         return self.passes * number, number, 1 / number
 
 
 def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
-    """The estimated error of each column at the probes, see `pathgp.posterior.accuracy`, as `SAP.error` is stated."""
+    """Return the estimated error of each column at the probes, in the units of `SAP.error`."""
     probes, means = plan.probes, targets.num_means
     values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]
@@ -298,7 +339,7 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
         values, guess = values + added, guess - added
     deviations = (probes.draws - values)[:, means:]
     v = probes.variance[:, None]
-    if deviations.shape[1]:  # a few samples may all be small at a point
+    if deviations.shape[1]:  # a few samples may all be small at a point, hence the bound
         v = jnp.maximum(jnp.mean(deviations**2, axis=1, keepdims=True), 0.1 * v)
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
     share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
@@ -307,9 +348,10 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
-    """Points as far from the data as new rows are, and the blocks around them."""
+    """Return points as far from the data as new rows are, with the blocks of rows around them."""
     number, size = min(PROBES, system.size), min(BLOCK, system.size)
     A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
+    # Evenly spaced in the order of the blocks, so that every block has its share.
     A = A[order[np.arange(number) * system.size // number]]
     B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
     x = displaced(A, B, C, X)
@@ -320,7 +362,7 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
 
     def around(x: Float[Array, "d"], c: Int[Array, "m"]) -> tuple[Array, Array]:
         K, k = system.kernel(X[c], X[c]), system.kernel(X[c], x[None])[:, 0]
-        least = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # that K resolves
+        least = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # smallest noise that K resolves
         a = definite_solve(K + jnp.diag(jnp.maximum(noise[c], least)), k)
         return a, system.kernel.diag(x[None])[0] - a @ k
 
@@ -338,29 +380,34 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
 
 
 def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
-    """The rows that are most strongly correlated with each point: a search that any kernel allows."""
+    """Return the rows with the largest correlation with each point.
+
+    Unlike a search by coordinates, this works for any kernel.
+    """
     deviation = jnp.sqrt(kernel.diag(X))
     return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCHED)
 
 
 def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
+    """Return rows in the order of the data, without the padding of the blocks."""
     size = plan.order.shape[0]
     ordered = jnp.zeros((plan.rows, x.shape[1]), x.dtype).at[plan.order].set(x[:size])
     return constrained(plan.mesh, ordered, plan.rows)
 
 
 def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, "k"]]:
+    """Return a new key and the order of the blocks in the next pass."""
     key, subkey = jax.random.split(key)
     return key, jax.random.permutation(subkey, number)
 
 
 def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, "s"]) -> _Iterate:
-    """(1 − weight) a + weight b."""
+    """Return (1 − weight) a + weight b."""
     return jax.tree.map(lambda x, y: x + weight * (y - x), a, b)
 
 
 def _moved(
     plan: _Plan, z: _Iterate, d: Float[Array, "b s"], Hd: Float[Array, "P s"], start: Int[Array, ""]
 ) -> _Iterate:
-    """w_B + d, and the residual that goes with it."""
+    """Return z with d added to its weights in block B, and the residual updated by Hd."""
     return _Iterate(add_rows(plan.mesh, z.w, d, start), z.r - Hd)

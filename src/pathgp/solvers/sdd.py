@@ -24,18 +24,33 @@ class _State(eqx.Module):
     velocity: Float[Array, "N s"]
     average: Float[Array, "N s"]
     damping: Float[Array, "s"]
-    """Of the step size of each column, which is halved when its residual grows."""
+    """Factor of the step size of each column; it is halved when the residual of the column grows."""
     batches: Batches
 
 
 class SDD(Iterative):
     """Stochastic dual descent (Lin et al., *SGD for Gaussian Processes Done Right*, ICLR 2024).
 
-    Minimises ½ αᵀHα − bᵀα over random coordinates B, with momentum ρ and geometric averaging:
+    Minimises ½ αᵀHα − bᵀα by steps on random coordinates B, with momentum ρ and geometric averaging:
 
         g_B = (1/D) (H(α + ρv) − b)_B,   v ← ρv − βg,   α ← α + v,   ᾱ ← rα + (1 − r)ᾱ,   r = averaging/steps.
 
-    Left out, the step β is chosen by `automatic_step_size`.
+    Parameters
+    ----------
+    steps
+        Maximum number of steps.
+    batch_size
+        The number D of coordinates in a step.
+    step_size
+        The step β; None chooses it by `automatic_step_size`.
+    momentum
+        The momentum ρ.
+    averaging
+        The averaging rate r times `steps`.
+    tolerance
+        Relative residual at which a column has converged, estimated on a random set of rows.
+    max_seconds
+        Time limit in seconds.
     """
 
     steps: int = 20_000
@@ -53,7 +68,7 @@ class SDD(Iterative):
             checks.positive(self.step_size, "SDD.step_size")
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
-        """The step size, and the rows on which the residual is estimated."""
+        """Return the step size, and the rows on which the residual is estimated."""
         step_key, probe_key = jax.random.split(key)
         batch_size = min(self.batch_size, system.size)
         beta = automatic_step_size(system, step_key, batch_size, self.momentum)
@@ -64,18 +79,20 @@ class SDD(Iterative):
     def start(
         self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
     ) -> _State:
-        """Zero weights, or those of a warm start."""
+        """Start from zero weights, or from `init`."""
         alpha = jnp.zeros_like(targets.signal) if init is None else init
         damping = jnp.ones(alpha.shape[1], alpha.dtype)
         return _State(alpha, jnp.zeros_like(alpha), alpha, damping, Batches.start(key, system.size))
 
     def step(self, plan: _Plan, system: System, targets: Targets, state: _State) -> _State:
-        """One step on the coordinates of a batch."""
+        """Take one step on the coordinates of a batch."""
         batch, batches = state.batches.next(min(self.batch_size, system.size))
+        # Nesterov momentum: the gradient is taken at the look-ahead point α + ρv.
         ahead = state.alpha + self.momentum * state.velocity
         g = -system.residual_rows(batch, targets, ahead) / batch.shape[0]
         velocity = (self.momentum * state.velocity).at[batch].add(-plan.step_size * state.damping * g)
         alpha = state.alpha + velocity
+        # With fewer steps than `averaging`, the average is the last iterate.
         rate = min(1.0, self.averaging / self.steps)
         average = rate * alpha + (1 - rate) * state.average
         return _State(alpha, velocity, average, state.damping, batches)
@@ -90,37 +107,41 @@ class SDD(Iterative):
         residual: Float[Array, "N s"] | None,
         grown: Bool[Array, "s"],
     ) -> _State:
-        """Columns that have grown begin again at other weights, at rest and with half the step size."""
+        """Restart the columns `grown` from `weights`, without velocity and with half the step size."""
         alpha, average = (jnp.where(grown, weights, x) for x in (state.alpha, state.average))
+        # A residual grows if the step size is above the stable one.
         damping = jnp.where(grown, state.damping / 2, state.damping)
         return _State(alpha, jnp.where(grown, 0, state.velocity), average, damping, state.batches)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:
-        """The averaged iterate ᾱ."""
+        """Return the averaged iterate ᾱ."""
         return state.average
 
     def residual(self, plan: _Plan, system: System, targets: Targets, state: _State) -> tuple[Float[Array, "s"], None]:
-        """An estimate from the probe rows."""
+        """Return an estimate from the probe rows."""
         return probed_residual(system, targets, state.average, plan.probe), None
 
     def schedule(self, system: System) -> tuple[int, int, float]:
-        """A look at the residual costs four steps' work, every 100 steps."""
+        """Check the residual every 100 steps; with the default batch size a check costs as much as four steps."""
         return self.steps, 100, min(self.batch_size, system.size) / system.size
 
 
 SAFETY = 0.8
+"""Share of the largest stable step size that is used."""
 ROWS = 1024
-"""Of the block on which the top eigenvalue is estimated."""
+"""Size of the random block on which the top eigenvalue is estimated."""
 
 
 def automatic_step_size(system: System, key: PRNGKeyArray, batch_size: int, momentum: float) -> Float[Array, ""]:
-    """β = `SAFETY` · D(1 − ρ) / (D(1 − ρ)λ + h): two things bound the step.
+    """Return β = `SAFETY` · D(1 − ρ) / (D(1 − ρ)λ + h), which respects two bounds on the step.
 
-    Seen by every batch, the top direction of H goes by ordinary gradient descent with momentum, so β ≲ 1/λ, with λ
-    the top eigenvalue of H/N. It is estimated, from above, on a random block of rows. Seen only when its own
-    coordinate is drawn, a direction private to one row coasts on its momentum until then, a factor 1/(1 − ρ), so
-    β ≲ D(1 − ρ)/h, with h the largest diagonal entry of H. The first counts where data crowd, the second where they
-    spread out.
+    Every batch sees the top direction of H, so that it follows gradient descent with momentum. This requires β ≲ 1/λ,
+    where λ is the top eigenvalue of H/N, estimated from above on a random block of rows. A direction private to one row
+    is seen only when its own coordinate is drawn. Until then it coasts on its momentum, a factor 1/(1 − ρ), which
+    requires β ≲ D(1 − ρ)/h, where h is the largest diagonal entry of H.
+
+    The first bound matters where data are dense, the second where they are sparse: with the first only, descent
+    diverged on a regular grid.
     """
     size = min(ROWS, system.size)
     block = system.block(jax.random.choice(key, system.size, (size,), replace=False))

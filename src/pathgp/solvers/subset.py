@@ -1,4 +1,4 @@
-"""The baseline that looks at some of the data only, and the global part of a local projection for millions of rows."""
+"""A random subset of the data: a baseline, and the global part of solves with local correction for millions of rows."""
 
 import dataclasses
 
@@ -17,10 +17,19 @@ from pathgp.system.system import System, Targets
 
 
 class SubsetOfData(Solver):
-    """The posterior given `rows` rows of the data, drawn at random: their system is solved by `solver`.
+    """The posterior given a random subset of the rows, whose system is solved by `solver`.
 
-    Where noise differs, the chance of a row is in proportion to 1/Σᵢᵢ: a place that several rows share, put together
-    to one with less noise, is drawn as often as any of them would be.
+    If noise differs between rows, the probability of a row is proportional to 1/Σᵢᵢ. Duplicate rows are merged into one
+    with less noise, which is drawn more often, in proportion to the number of duplicates.
+
+    Raises `ValueError` if `solver` has inducing points, whose weights do not belong to rows.
+
+    Parameters
+    ----------
+    rows
+        Number of rows in the subset.
+    solver
+        Solver of the system of the subset.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -42,7 +51,7 @@ class SubsetOfData(Solver):
             )
 
     def counts_on(self, system: System) -> Local | None:
-        """What its solver counts on."""
+        """Return the local correction of `solver`."""
         return self.solver.counts_on(system)
 
     def solve(
@@ -56,7 +65,7 @@ class SubsetOfData(Solver):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """The solution on the subset, all of the data if they are no more than `rows`; `init` changes nothing."""
+        """Return the solution on the subset, or on all rows if there are at most `rows`. `init` has no effect."""
         subset_key, solve_key = jax.random.split(key)
         rows = _drawn(system, self.rows, subset_key)
         some = lambda x: gathered(take(system.mesh, x, rows))
@@ -65,16 +74,22 @@ class SubsetOfData(Solver):
         b = targets.each(lambda columns: part.placed(some(columns)))
         solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress, saved=saved)
         inner = solution.info
+        # Passes are counted in units of all pairs of rows of the whole data set.
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2
         info = dataclasses.replace(inner, solver=name, passes=passes)
-        if solution.rows is not None:  # a subset of the subset, put together already
+        if solution.rows is not None:  # a subset of the subset, which is gathered already
             return Solution(solution.points, solution.weights, None, info, rows[solution.rows])
         return Solution(part.gathered().X, part.collected(solution.weights), None, info, rows)
 
 
 def _drawn(system: System, num: int, key: PRNGKeyArray) -> Int[Array, "n"]:
-    """`num` rows, one after the other by their chances (the largest of log-chances with Gumbel noise), sorted."""
+    """Return `num` sorted indices of rows, drawn without replacement with probabilities proportional to 1/Σᵢᵢ.
+
+    They are those of the largest log-probabilities after adding Gumbel noise.
+    """
     if system.noise.ndim == 0:
         return jnp.sort(jax.random.permutation(key, system.size)[:num])
+    # A uniform draw of merged rows misses what many rows share: on keggdirected, two thirds of whose rows are
+    # duplicates, it had an RMSE of 0.19 with 5 % of the rows, where the paper has 0.11.
     chances = jax.random.gumbel(key, (system.size,)) - jnp.log(system.collected(system.noise))
     return jnp.sort(jnp.argsort(-chances)[:num])

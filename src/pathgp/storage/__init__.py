@@ -1,4 +1,4 @@
-"""Models in safetensors files. Loading executes nothing, and validates what it reads."""
+"""Save and load models as safetensors files. Loading executes nothing and validates what it reads."""
 
 from pathgp.storage.model_file import Classes, Metadata, Path, load, metadata, refusing, save
 

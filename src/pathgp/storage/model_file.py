@@ -1,7 +1,7 @@
-"""Models in files: arrays as tensors of one safetensors file, everything else as JSON in its header.
+"""Model files: arrays are tensors of one safetensors file, everything else is JSON in its header.
 
-A file holds values, never code: reading one constructs only classes of a fixed list, whose names it may mention, and
-a checksum of all that it holds tells damage from data. The checksum is no signature, so values are validated too.
+A file holds values, never code. Reading it constructs only classes of a fixed list, to which the file refers by name. A
+checksum of the whole content detects damage. It is not a signature, so values are validated as well.
 """
 
 import dataclasses
@@ -38,10 +38,10 @@ from pathgp.system import System, Targets
 from pathgp.system.dense import factor_of
 
 FORMAT = 1
-"""The version of the format: a file of a later one is refused, and an earlier one stays readable."""
+"""Version of the file format. Files of a later version raise `ValueError`; files of earlier versions stay readable."""
 
 OWN_READERS = ("PathGPRegressor", "ThompsonSampler")
-"""What has a `load` of its own, by the word of its metadata."""
+"""Kinds of file, as named in their metadata, that the `load` method of a class reads."""
 
 Metadata = Mapping[str, Any]
 Path = str | os.PathLike[str]
@@ -58,7 +58,7 @@ CLASSES: tuple[type, ...] = (
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
     *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
 )
-"""What a file can name."""
+"""Classes that a file may refer to without being named in `classes`."""
 
 
 def save(
@@ -68,15 +68,29 @@ def save(
     metadata: Metadata | None = None,
     classes: Classes = (),
 ) -> None:
-    """Writes a posterior, a predictor, or any other value made of the library's classes to one file.
+    """Write a posterior, a predictor, or any other value made of the library's classes to one file.
 
-    The value may have tuples, lists, dictionaries with text for keys, arrays of JAX and NumPy, random keys, numbers,
-    text and None at any depth; an array that occurs several times is written once. `metadata`, anything that JSON can
-    say, is kept beside it and read by `metadata(path)`. Classes of one's own, for instance a kernel, are saved if they
-    are named in `classes` here and when they are loaded.
+    The value may contain tuples, lists, dictionaries with string keys, arrays of JAX and NumPy, random keys, numbers,
+    strings and None at any depth. An array that occurs several times is written once.
 
-    What follows from the rest is left out: the search for neighbours is rebuilt when the file is read, and a kernel
-    matrix that was kept is computed in tiles from then on.
+    Derived data are left out: the neighbour search is rebuilt on loading, and a kernel matrix that was kept is computed
+    in tiles from then on.
+
+    Parameters
+    ----------
+    path
+        File to write. An existing file is replaced atomically.
+    value
+        The value to store.
+    metadata
+        JSON-serialisable mapping to store with the value, for `metadata(path)`.
+    classes
+        Classes of your own in the value, for instance a kernel. Name them in `load` too.
+
+    Raises
+    ------
+    ValueError
+        If the value contains something that a file cannot hold, or rows that are sharded over devices.
     """
     encoder = Encoder(_by_name(classes))
     structure = json.dumps(encoder.encode(value, "value"), allow_nan=False)
@@ -92,9 +106,21 @@ def save(
 
 
 def load(path: Path, *, classes: Classes = ()) -> Any:
-    """The value that `save` wrote, with the same bits. Executes nothing that stands in the file.
+    """Load the value that `save` wrote; its arrays are bit-identical. Nothing in the file is executed.
 
-    Raises `ValueError` if the file is damaged, or if its arrays and settings do not fit each other.
+    Parameters
+    ----------
+    path
+        File that `save` wrote.
+    classes
+        The classes that were given to `save`.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or if its arrays and settings do not fit each other.
+    FileNotFoundError
+        If `path` is not a file.
     """
     check_not_forked()
     header, tensors = _read(path)
@@ -110,7 +136,20 @@ def load(path: Path, *, classes: Classes = ()) -> Any:
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """What was said about the value when it was saved, and the versions that wrote it; the tensors are not read."""
+    """Return the metadata given to `save` and the versions that wrote the file, without reading the tensors.
+
+    Parameters
+    ----------
+    path
+        File that `save` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a model file, or its header is damaged.
+    FileNotFoundError
+        If `path` is not a file.
+    """
     with _opened(path) as file:
         header = _header(file, path)
     try:
@@ -121,12 +160,12 @@ def metadata(path: Path) -> dict[str, Any]:
 
 
 class Refused(ValueError):
-    """A file that cannot be read, with a sentence that names it."""
+    """A model file that cannot be read. The message names the file."""
 
 
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
-    """Turns whatever is raised by the content of a file into a `Refused` that names the file."""
+    """Re-raise errors that the content of a file causes as `Refused`, which names the file."""
     try:
         yield
     except (Refused, MemoryError):
@@ -138,10 +177,12 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 class Codec(NamedTuple):
-    """How a class is written and read where not all of its fields are."""
+    """How to write and rebuild a class of which some fields are derived and not stored."""
 
     fields: Callable[[Any], dict[str, Any]]
+    """Returns the fields to store."""
     build: Callable[..., Any]
+    """Builds the value from the stored fields."""
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -151,7 +192,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _projection_fields(projection: Projection) -> dict[str, Any]:
-    """Of the search for neighbours only in which leaf of the tree each row is: the rest follows from X."""
+    """Return the fields, with the leaf of each row instead of a neighbour search: the rest of it follows from X."""
     index = projection.index
     rows = index.leaves if isinstance(index, Tree) else None
     kept = index if not isinstance(index, Tree | Exhaustive) else None
@@ -159,7 +200,7 @@ def _projection_fields(projection: Projection) -> dict[str, Any]:
 
 
 def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
-    if index is None:
+    if index is None:  # it was left out
         with working_in(fields["X"].dtype):
             points = fields["kernel"].coordinates(fields["X"])
             if leaves is not None and not np.array_equal(np.sort(leaves[leaves >= 0]), np.arange(len(points))):
@@ -169,7 +210,7 @@ def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
 
 
 def _exact_variance(**fields: Any) -> ExactVariance:
-    """The factor follows from the rest, and is larger than all of it."""
+    """Compute the Cholesky factor again: it is larger than all other fields together."""
     with working_in(fields["X"].dtype):
         return ExactVariance(**fields, factor=factor_of(System(fields["kernel"], fields["X"], fields["noise"])))
 
@@ -179,10 +220,11 @@ CODECS = {
     Projection: Codec(_projection_fields, _projection),
     System: Codec(lambda s: _fields(s) | {"K": None}, System),
 }
+"""Classes with derived fields. A kept kernel matrix (`System.K`) is stored as None."""
 
 
 class Encoder:
-    """Turns a value into JSON, and collects its arrays on the way."""
+    """Convert a value to JSON, and collect its arrays as tensors."""
 
     def __init__(self, classes: dict[str, type]) -> None:
         self.classes = classes
@@ -191,15 +233,15 @@ class Encoder:
         self.alive: list[Any] = []
 
     def tensor(self, array: Any) -> str:
-        """The name of an array, the same for the same array."""
+        """Return the name of an array's tensor; an array that occurs again keeps its name."""
         if id(array) not in self.names:
-            self.alive.append(array)  # an id is only taken by one array as long as that lives
+            self.alive.append(array)  # ids are unique only among objects that are alive
             self.names[id(array)] = name = str(len(self.names))
             self.tensors[name] = np.ascontiguousarray(array).reshape(np.shape(array))
         return self.names[id(array)]
 
     def encode(self, value: Any, where: str) -> Any:
-        """JSON for a value; `where` names it in errors."""
+        """Return the JSON of a value; `where` is its place in error messages."""
         match value:
             case None | bool() | str():
                 return value
@@ -234,22 +276,22 @@ class Encoder:
 
 
 class Decoder:
-    """Turns JSON and tensors back into the value."""
+    """Rebuild a value from JSON and tensors."""
 
     def __init__(self, classes: dict[str, type], tensors: dict[str, np.ndarray], path: Path) -> None:
         self.classes, self.tensors, self.path = classes, tensors, path
         self.arrays: dict[str, jax.Array] = {}
 
     def array(self, name: str) -> jax.Array:
-        """The JAX array of a tensor, the same for the same name."""
+        """Return the JAX array of a tensor; the same name gives the same array."""
         if name not in self.arrays:
             tensor = self.tensors[name]
-            with jax.enable_x64(tensor.dtype.itemsize == 8):  # a model keeps its precision, whatever JAX's is
+            with jax.enable_x64(tensor.dtype.itemsize == 8):  # a model keeps its dtype, whatever JAX's default is
                 self.arrays[name] = jnp.asarray(tensor)
         return self.arrays[name]
 
     def decode(self, node: Any) -> Any:
-        """The value of a piece of JSON."""
+        """Return the value of a JSON node."""
         match node:
             case list():
                 return [self.decode(item) for item in node]
@@ -270,7 +312,7 @@ class Decoder:
         return node
 
     def build(self, name: str, fields: dict[str, Any]) -> Any:
-        """A value of a class of the list."""
+        """Build and validate an instance of one of the known classes; raise `Refused` if the class is unknown."""
         cls = self.classes.get(name)
         if cls is None:
             raise Refused(
@@ -279,13 +321,13 @@ class Decoder:
             )
         codec = CODECS.get(cls)
         value = codec.build(**fields) if codec else _built(cls, fields)
-        if cls.__module__.startswith("pathgp."):  # annotations in classes of the user may be wrong
+        if cls.__module__.startswith("pathgp."):  # annotations of user classes may be wrong
             validation.check(value)
         return value
 
 
 def _built(cls: type, fields: dict[str, Any]) -> Any:
-    """A value of a class with these fields as they are: a constructor would convert them to another precision."""
+    """Return an instance with the fields as they are: a constructor would convert them to another dtype."""
     if issubclass(cls, tuple):
         return cls(**fields)
     value = object.__new__(cls)
@@ -301,7 +343,7 @@ def _by_name(classes: Classes) -> dict[str, type]:
 
 
 def _checksum(header: dict[str, str], tensors: dict[str, np.ndarray]) -> str:
-    """SHA-256 of the header without this entry, and of the name, type, shape and bytes of each tensor."""
+    """Return the SHA-256 of the header without this entry, and of the name, dtype, shape and bytes of each tensor."""
     digest = hashlib.sha256()
     for name in sorted(header.keys() - {"checksum"}):
         digest.update(f"{name}={len(header[name].encode())}:{header[name]};".encode())

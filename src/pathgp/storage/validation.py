@@ -1,7 +1,7 @@
-"""Checks of values that were not built by their constructors, because they were read from a file.
+"""Validation of values that were read from a file, and so were not checked by their constructors.
 
-The field annotations of a class are its specification: `check` compares each field with its annotation, dimension
-names included, and applies the checks of the constructor. `RULES` adds what annotations cannot say.
+The field annotations of a class are its specification. `check` compares each field with its annotation, dimension names
+included, and applies the checks of the constructor. `RULES` adds conditions that annotations cannot express.
 """
 
 import dataclasses
@@ -27,21 +27,24 @@ from pathgp.solvers.local import Local, Projection
 from pathgp.system.system import System
 
 MOST_COUNTS = 1000
-"""Each count is a matrix product in the compiled kernel: with more of them, compilation would take minutes."""
+"""Largest `Tanimoto.max_count`. Each count is a matrix product in the compiled kernel: with more of them, compilation
+would take minutes.
+"""
 
 
 def check(value: Any) -> None:
-    """Raises an error unless the fields of a value are what the constructor of its class could have made of them."""
+    """Raise an error unless the constructor of its class could have produced the value."""
     cls = type(value)
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    names = [field.name for field in fields] if fields else getattr(value, "_fields", ())  # those of a named tuple
+    names = [field.name for field in fields] if fields else getattr(value, "_fields", ())  # of a named tuple
     values = {name: getattr(value, name) for name in names}
     check_types(values, typing.get_type_hints(cls), cls.__name__)
-    with jax.enable_x64(True):  # converters are called for their checks: they must not round what they are given
+    with jax.enable_x64(True):  # converters run for their checks only, and must not round float64 fields to float32
         for field in fields:
             if (converter := field.metadata.get("converter")) is not None:
                 converter(_on_host(values[field.name]))
     with working_in(dtype_of(value)):
+        # A subclass does not repeat the checks of its bases.
         for base in cls.__mro__:
             if "__check_init__" in vars(base):
                 vars(base)["__check_init__"](value)
@@ -50,8 +53,8 @@ def check(value: Any) -> None:
 
 
 def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str) -> None:
-    """Raises `ValueError` unless each value conforms to its type hint, and all floating-point arrays are finite."""
-    with jaxtyped("context"):  # in which a dimension has one size
+    """Raise `ValueError` unless each value conforms to its type hint and all floating-point arrays are finite."""
+    with jaxtyped("context"):  # within it each dimension name has one size
         for name, value in values.items():
             if not _conforms(value, hints[name]):
                 expected = hints[name].__name__ if isinstance(hints[name], type) else hints[name]
@@ -61,7 +64,7 @@ def check_types(values: Mapping[str, Any], hints: Mapping[str, Any], owner: str)
 
 
 def check_shapes(arrays: Iterable[tuple[str, Any, str]]) -> None:
-    """Raises `ValueError` unless arrays, each given as (name, array or None, dimensions), agree on all dimensions."""
+    """Raise `ValueError` unless arrays, given as (name, array or None, dimensions), agree on all dimensions."""
     with jaxtyped("context"):
         for name, array, dimensions in arrays:
             if array is not None and not _conforms(array, Shaped[Any, dimensions]):
@@ -69,14 +72,14 @@ def check_shapes(arrays: Iterable[tuple[str, Any, str]]) -> None:
 
 
 def check_positive(values: Any, name: str) -> None:
-    """Raises `ValueError` unless all entries are positive, in whatever precision they are."""
+    """Raise `ValueError` unless all entries are positive, in whichever dtype."""
     if not np.all(np.asarray(values) > 0):
         raise ValueError(f"{name} must be positive, but its least entry is {np.min(values)}.")
 
 
-@typing.no_type_check  # a function whose types are checked at run time has dimensions of its own
+@typing.no_type_check  # run-time type checking would open a new scope of dimension names
 def _conforms(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; a scalar of NumPy or JAX may stand for a number, and an integer for a float."""
+    """Return whether a value has a type. NumPy and JAX scalars count as numbers, and integers as floats."""
     origin, items = typing.get_origin(hint) or hint, typing.get_args(hint)
     if origin is Any:
         return True
@@ -114,12 +117,12 @@ def _described(value: Any) -> str:
 
 
 def _point(inputs: int | None) -> jax.ShapeDtypeStruct:
-    """The shape and type of one point, to trace a function with: that computes nothing."""
+    """Return the shape and dtype of one point, with which a function is traced without computing anything."""
     return jax.ShapeDtypeStruct((1, 1 if inputs is None else inputs), jnp.result_type(float))
 
 
 def _check_function(f: Function) -> None:
-    """There is a weight for each feature."""
+    """Check that there is one weight per feature."""
     features = jax.eval_shape(f.features, _point(f.features.inputs))
     if not _is_array(f.weights) or features.shape != (1, f.weights.shape[0]):
         raise ValueError(f"Function.weights is {_described(f.weights)}, but there are {f.features.num} features.")
@@ -141,13 +144,14 @@ def _check_system(system: System) -> None:
 
 
 def _check_predictive(p: Predictive) -> None:
-    """Rows, inputs and columns are the same everywhere, and predictions can be traced."""
+    """Check that rows, inputs and columns agree everywhere, and that predictions can be traced."""
     update, projection = p.update_at_points, p.projection
     if not isinstance(update.features, Canonical):
         raise ValueError(f"the update must have canonical features, but they are {_described(update.features)}.")
     points, weights = update.features.points, update.weights
     (rows, columns), (_, inputs) = p.observed[0].shape, points.shape
     unfinished = p.unfinished
+    # For a subset of the data, the weights of its M points stand below the N residual rows.
     has_points_below = unfinished is not None and unfinished.shape[0] != rows
     check_shapes(
         [
@@ -214,4 +218,4 @@ RULES: dict[type, Callable[[Any], None]] = {
     Posterior: _check_posterior,
     ExactVariance: lambda exact: check_positive(exact.noise, "ExactVariance.noise"),
 }
-"""What a value of each class must fulfil beside its annotations."""
+"""Conditions that a value of each class must meet in addition to its annotations."""

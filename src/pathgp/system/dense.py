@@ -1,4 +1,4 @@
-"""K + Σ as one dense float64 matrix of the host, and its Cholesky factor."""
+"""K + Σ as a dense float64 matrix on the host, and its Cholesky factor."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from pathgp.system.system import System
 
 
 def factor_of(system: System) -> Float64[np.ndarray, "N N"]:
-    """L in the lower triangle, LLᵀ = K + Σ."""
+    """Return the Cholesky factor L of K + Σ = LLᵀ, in the lower triangle of a dense matrix."""
     H = np.empty((system.size, system.size))
     for i, rows in row_tiles(system):
         H[i : i + len(rows)] = rows
@@ -22,7 +22,7 @@ def factor_of(system: System) -> Float64[np.ndarray, "N N"]:
 
 
 def row_tiles(system: System) -> Iterator[tuple[int, Float64[np.ndarray, "t N"]]]:
-    """K + Σ in float64, a tile of rows at a time."""
+    """Yield the first row and the values of each tile of rows of K + Σ, in float64."""
     noise = np.asarray(system.noise_diagonal, dtype=np.float64)
     for i in range(0, system.size, system.tile[0]):
         rows = wide(system.kernel, system.X[i : i + system.tile[0]], system.X)
@@ -31,7 +31,7 @@ def row_tiles(system: System) -> Iterator[tuple[int, Float64[np.ndarray, "t N"]]
 
 
 def wide(kernel: Kernel, A: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float64[np.ndarray, "n m"]:
-    """k(A, Z) in float64 on the host, whatever the precision of its arguments: for factorisations."""
+    """Return k(A, Z) in float64 on the host, whatever the dtype of the arguments; for factorisations."""
     with jax.enable_x64(True):
         kernel, A, Z = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (kernel, A, Z))
         return np.array(_evaluated(kernel, A, Z))

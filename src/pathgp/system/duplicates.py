@@ -1,4 +1,4 @@
-"""Rows that repeat a place, put together: the same posterior from a smaller system."""
+"""Merging of duplicate rows, which gives the same posterior from a smaller system."""
 
 import logging
 
@@ -14,23 +14,24 @@ logger = logging.getLogger("pathgp")
 
 
 class Places(eqx.Module):
-    """The place of each row, numbered in the order in which they first occur, and how many there are."""
+    """The distinct row of each row, numbered in order of first occurrence, and their number."""
 
     of_row: Int[Array, "N"]
     number: int = eqx.field(static=True)
 
     def sums(self, A: Float[Array, "N s"]) -> Float[Array, "M s"]:
-        """The sum of the rows at each place: what weights become."""
+        """Return the sum of the rows of A over each distinct row, by which weights are merged."""
         return jax.ops.segment_sum(A, self.of_row, self.number)
 
 
 def places(X: Shaped[Array, "N d"]) -> Places | None:
-    """Which rows of X are equal to which; None where no two are.
+    """Return the distinct row of each row of X, or None if there are no duplicates.
 
-    Rows are sorted by a random projection, which is one number for equal rows; neighbours in that order are compared.
+    Rows are sorted by a random projection, which is equal for equal rows. Adjacent rows in that order are compared.
     """
     Z = np.asarray(X)
     projected = np.zeros(len(Z))
+    # Column by column, so that the sums of equal rows are bit-identical.
     for column, factor in zip(Z.T, np.random.default_rng(0).normal(size=Z.shape[1]), strict=True):
         projected += factor * column
     order = np.argsort(projected, kind="stable")
@@ -39,18 +40,18 @@ def places(X: Shaped[Array, "N d"]) -> Places | None:
     repeats[alike] = np.all(Z[order[alike]] == Z[order[alike - 1]], axis=1)
     if not repeats.any():
         return None
-    first = order[~repeats]  # of each place, since the order is stable
+    first = order[~repeats]  # the first occurrence of each distinct row, because the sort is stable
     place = np.empty(len(Z), np.int32)
     place[order] = np.argsort(np.argsort(first))[np.cumsum(~repeats) - 1]
     return Places(jnp.asarray(place), len(first))
 
 
 def put_together(system: System, targets: Targets) -> tuple[System, Targets, Places | None]:
-    """The system and its right-hand sides with each place once.
+    """Return the system and its right-hand sides with duplicate rows merged, and the map from rows to distinct rows.
 
-    To the posterior, observations at one place are one observation: their mean, each counted as its 1/σᵢ², with the
-    noise variance 1/Σ 1/σᵢ². Two of them that disagree would have weights ±Δ/2σ² otherwise, which cancel, and with
-    little noise nothing but their rounding is left.
+    The map is None if there are no duplicates. For the posterior, observations at the same inputs are equivalent to
+    one: their mean weighted by 1/σᵢ², with noise variance 1/Σᵢ 1/σᵢ². Unmerged, two observations that differ by Δ
+    would have weights ±Δ/2σ². These cancel, and with little noise only their rounding would be left.
     """
     found = places(system.X)
     if found is None:

@@ -1,4 +1,4 @@
-"""The linear system (K + Σ) W = B: the only place that knows tiles, devices and precision."""
+"""The linear system (K + Σ) W = B, whose products are computed in tiles and over devices."""
 
 import logging
 from collections.abc import Callable
@@ -21,13 +21,20 @@ logger = logging.getLogger("pathgp")
 
 
 class Targets(eqx.Module):
-    """The right-hand sides b = signal + noise, one column each.
+    """The right-hand sides b = signal + noise of the linear system, one per column.
 
     Signal and noise are kept apart because the low-variance objective of the paper moves the noise into the
-    regulariser. A column without noise asks for a mean; a sample has signal f(X) and noise ε.
+    regulariser. A column without noise gives a posterior mean; a posterior sample has signal f(X) and noise ε. Columns
+    of means come first.
 
-    Columns that ask for a mean come first. `draws` are the prior functions f of the others, for the solvers that need
-    their values elsewhere than at the data.
+    Parameters
+    ----------
+    signal
+        The signal of each column.
+    noise
+        The noise of each column, zero for a mean.
+    draws
+        The prior functions f of the samples, for solvers that need their values at points other than the data.
     """
 
     signal: Float[Array, "N s"]
@@ -37,23 +44,23 @@ class Targets(eqx.Module):
     @property
     @in_own_precision
     def total(self) -> Float[Array, "N s"]:
-        """b = signal + noise."""
+        """The right-hand sides b = signal + noise."""
         return self.signal + self.noise
 
     @property
     @in_own_precision
     def norms(self) -> Float[Array, "s"]:
-        """‖b‖ of each column, one where a column is zero, to divide residuals by."""
+        """‖b‖ of each column, or 1 for a zero column, as the divisor of relative residuals."""
         norms = jnp.linalg.norm(self.total, axis=0)
         return jnp.where(norms > 0, norms, 1)
 
     @property
     def num_means(self) -> int:
-        """The number of columns that ask for a mean."""
+        """The number of columns that give a posterior mean."""
         return self.signal.shape[1] - (0 if self.draws is None else self.draws.weights.shape[1])
 
     def draws_at(self, Z: Float[Array, "M d"]) -> Float[Array, "M t"]:
-        """f(Z) of every column that is a sample."""
+        """Return f(Z) for every column that is a sample; raise `ValueError` if the functions f are not known."""
         if bool(jnp.any(self.noise[:, : self.num_means] != 0)):
             raise ValueError(
                 "the targets have samples whose prior functions are not known, and this solver needs their values at "
@@ -62,11 +69,11 @@ class Targets(eqx.Module):
         return jnp.zeros((Z.shape[0], 0), Z.dtype) if self.draws is None else self.draws(Z)
 
     def each(self, f: Callable[[Float[Array, "N s"]], Float[Array, "M s"]]) -> "Targets":
-        """The right-hand sides with f of the signal and of the noise."""
+        """Return the targets with f applied to the signal and to the noise."""
         return Targets(f(self.signal), f(self.noise), self.draws)
 
     def beside(self, right: "Targets") -> "Targets":
-        """The columns of `right`, all of them samples, after these."""
+        """Return these columns followed by those of `right`, which must all be samples."""
         draws = right.draws
         if self.draws is not None and right.draws is not None:
             weights = jnp.concatenate([self.draws.weights, right.draws.weights], axis=1)
@@ -75,16 +82,33 @@ class Targets(eqx.Module):
         return Targets(signal, jnp.concatenate([self.noise, right.noise], axis=1), draws)
 
     def above(self, below: "Targets") -> "Targets":
-        """The same columns with the rows of `below` after these."""
+        """Return the same columns with the rows of `below` appended."""
         signal = jnp.concatenate([self.signal, below.signal])
         return Targets(signal, jnp.concatenate([self.noise, below.noise]), self.draws)
 
 
 class System(eqx.Module):
-    """H = K + Σ, where K = k(X, X) and Σ is diagonal: one noise variance, or one for each row.
+    """The matrix H = K + Σ, where K = k(X, X) and Σ is the diagonal matrix of noise variances.
 
-    Its rows, and those of all that has as many, may be split over the devices of a `mesh`: see `split`. There are then
-    up to as many rows of padding at the end as there are devices; every column is zero there, and stays so.
+    The rows of X, and of every column of N entries, can be sharded over the devices of a mesh; see `split`. X is then
+    padded at the end, by fewer rows than there are devices. Every column is zero there, and stays zero.
+
+    Parameters
+    ----------
+    kernel
+        The kernel k.
+    X
+        The inputs, one row per observation.
+    noise
+        The noise variance: one number, or one per row.
+    tile
+        The rows and columns of a tile of K in products.
+    K
+        The kernel matrix, if it is stored instead of being computed for every product; see `kept`.
+    mesh
+        The mesh over whose devices the rows are sharded.
+    real_rows
+        The number of rows before the padding; None without padding.
 
     >>> import jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -98,13 +122,11 @@ class System(eqx.Module):
     noise: Float[Array, "..."]
     tile: tuple[int, int] = eqx.field(static=True, default=TILE)
     K: Float[Array, "N N"] | None = None
-    """The kernel matrix, where it is kept instead of being computed for every product."""
     mesh: Mesh | None = eqx.field(static=True, default=None)
     real_rows: int | None = eqx.field(static=True, default=None)
-    """The number of rows before the padding; None where there is none."""
 
     def split(self, mesh: Mesh | None) -> "System":
-        """The same system with its rows split over the devices of a mesh; itself where there is none."""
+        """Return the system with its rows sharded over the devices of a mesh, or unchanged if `mesh` is None."""
         if mesh is None:
             return self
         mesh = sharding.checked(mesh)
@@ -113,32 +135,38 @@ class System(eqx.Module):
         return System(self.kernel, X, noise, self.tile, mesh=mesh, real_rows=self.size)
 
     def gathered(self) -> "System":
-        """The same system on one device, without padding."""
+        """Return the system on one device, without padding."""
         if self.mesh is None:
             return self
         X, noise = (self.collected(x) if x.ndim else x for x in (self.X, self.noise))
         return System(self.kernel, X, noise, self.tile)
 
     def placed(self, columns: Shaped[Array, "N ..."]) -> Shaped[Array, "P ..."]:
-        """Columns with an entry for each of the N rows, padded with zeros and split as the rows are."""
+        """Return columns of N entries padded with zeros and sharded as the rows are."""
         return sharding.placed(self.mesh, columns)
 
     def collected(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
-        """Columns that are split as the rows are, on one device and without padding."""
+        """Return sharded columns on one device, without padding."""
         return columns if self.mesh is None else sharding.gathered(columns)[: self.size]
 
     def everywhere(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
-        """Columns that are split as the rows are, whole on every device and without padding."""
+        """Return sharded columns replicated on every device, without padding."""
         if self.mesh is None:
             return columns
         return _everywhere(self, columns)
 
     def constrained(self, tree: Tree) -> Tree:
-        """The same values: what has as many rows as the system is where they are, also in the midst of a program."""
+        """Return the pytree with its columns sharded as the rows are, also inside a compiled program."""
         return sharding.constrained(self.mesh, tree, self.X.shape[0])
 
     def kept(self, max_bytes: int) -> "System":
-        """The same system with K kept, if it takes at most `max_bytes`; says so in the log."""
+        """Return the system with K stored if that takes at most `max_bytes`, and log it; otherwise unchanged.
+
+        Raises
+        ------
+        ValueError
+            If K would fit but the rows are sharded over devices.
+        """
         need = self.size**2 * self.X.dtype.itemsize
         if need > max_bytes:
             return self
@@ -153,7 +181,7 @@ class System(eqx.Module):
         return self.X.shape[0] if self.real_rows is None else self.real_rows
 
     def without_padding(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "P ..."]:
-        """The columns with zeros in the rows of padding."""
+        """Return the columns with zeros in the rows of padding."""
         if self.X.shape[0] == self.size:
             return columns
         is_real = jnp.arange(self.X.shape[0]) < self.size
@@ -166,45 +194,45 @@ class System(eqx.Module):
 
     @property
     def precision(self) -> Float[Array, "N"]:
-        """One over the noise variance of each row, zero for padding."""
+        """The inverse noise variance of each row, zero in the padding."""
         return self.without_padding(1 / self.noise_diagonal)
 
     @property
     def mean_noise(self) -> Float[Array, ""]:
-        """The noise variance averaged over the rows."""
+        """The mean of the noise variance over the rows."""
         if self.noise.ndim == 0 or self.mesh is None:
             return jnp.mean(self.noise)
         return jnp.sum(self.without_padding(self.noise)) / self.size
 
     def __matmul__(self, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
-        """H V, in tiles."""
+        """Return H V, computed in tiles."""
         return _product(self, V)
 
     def onto(self, points: Float[Array, "n d"], V: Float[Array, "N s"]) -> Float[Array, "n s"]:
-        """k(points, X) V, reduced once over the devices."""
+        """Return k(points, X) V, with one reduction over the devices."""
         return split_product(self.mesh, self.kernel, points, self.X, V, self.tile)
 
     def of(self, points: Float[Array, "n d"], V: Float[Array, "n s"]) -> Float[Array, "N s"]:
-        """k(X, points) V, each row computed where it is."""
+        """Return k(X, points) V, with each row computed on its own device."""
         return self.without_padding(product_of_rows(self.mesh, self.kernel, self.X, points, V, self.tile))
 
     def inputs(self, index: Int[Array, "b"]) -> Float[Array, "b d"]:
-        """X_B, the inputs of the rows B."""
+        """Return X_B, the inputs of the rows B."""
         return sharding.take(self.mesh, self.X, index)
 
     def columns(self, index: Int[Array, "b"], V: Float[Array, "b s"]) -> Float[Array, "N s"]:
-        """K_{X,B} V for the columns B."""
+        """Return K_{X,B} V for the columns B."""
         if self.K is not None:
-            return self.K[index].T @ V
+            return self.K[index].T @ V  # K is symmetric, and its rows are contiguous
         return self.of(self.inputs(index), V)
 
     def block(self, index: Int[Array, "b"]) -> Float[Array, "b b"]:
-        """The diagonal block H_BB."""
+        """Return the diagonal block H_BB."""
         X_B = self.inputs(index)
         return self.kernel(X_B, X_B) + jnp.diag(self.noise_diagonal[index])
 
     def residual_rows(self, index: Int[Array, "b"], targets: Targets, W: Float[Array, "N s"]) -> Float[Array, "b s"]:
-        """(b − H W)_B for the rows B."""
+        """Return (b − H W)_B for the rows B."""
 
         def residual(KW: Array, signal: Array, noise: Array, variance: Array, W: Array) -> Array:
             return signal + noise - (KW + variance[:, None] * W)
@@ -214,7 +242,7 @@ class System(eqx.Module):
     def misfit_rows(
         self, index: Int[Array, "b"], T: Float[Array, "N s"], W: Float[Array, "N s"]
     ) -> Float[Array, "b s"]:
-        """(K W − T)_B for the rows B."""
+        """Return (K W − T)_B for the rows B."""
         return self._with_fitted(index, W, lambda KW, T: KW - T, (T,))
 
     def _with_fitted(
@@ -224,10 +252,11 @@ class System(eqx.Module):
         f: Callable[..., Float[Array, "b s"]],
         columns: tuple[Array, ...],
     ) -> Float[Array, "b s"]:
-        """f((K W)_B, *columns_B) for a linear f: one reduction, of what each device has of all."""
+        """Return f((K W)_B, *columns_B) for a linear f, with one reduction over the devices."""
         if self.K is not None:
             return f(self.K[index] @ W, *(x[index] for x in columns))
 
+        # f is linear, so it can be applied to the terms of each device before they are summed.
         def local(X: Array, W: Array, columns: tuple[Array, ...], kernel: Kernel, X_B: Array, index: Array) -> Array:
             return f(tiled_product(kernel, X_B, X, W, self.tile), *(own(self.mesh, x, index) for x in columns))
 
@@ -235,13 +264,13 @@ class System(eqx.Module):
         return over_rows(self.mesh, local, (self.X, W, columns), whole, total=True)
 
     def noise_draws(self, key: PRNGKeyArray, num: int) -> Float[Array, "N s"]:
-        """`num` columns of noise ε ~ N(0, Σ)."""
+        """Draw `num` columns of noise ε ~ N(0, Σ)."""
         if self.mesh is None:
             return jnp.sqrt(self.noise_diagonal)[:, None] * jax.random.normal(key, (self.size, num))
         return _noise_draws(self, key, num)
 
     def values(self, f: Function) -> Float[Array, "N s"]:
-        """f(X), each row computed where it is."""
+        """Return f(X), with each row computed on its own device."""
         return f(self.X) if self.mesh is None else _values(self, f)
 
 
@@ -250,6 +279,7 @@ def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
     if system.K is not None:
         return system.K @ V + system.noise_diagonal[:, None] * V
 
+    # Each device keeps its rows of the result; the rows of X and V pass through all devices.
     def local(X: Array, V: Array, kernel: Kernel) -> Array:
         return sharding.visiting(system.mesh, lambda Z, V: tiled_product(kernel, X, Z, V, system.tile), (X, V))
 
@@ -259,6 +289,7 @@ def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
 
 @eqx.filter_jit
 def _noise_draws(system: System, key: PRNGKeyArray, num: int) -> Float[Array, "N s"]:
+    # Drawn for the rows without padding, so that the draws do not depend on the number of devices.
     normal = jax.random.normal(key, (system.size, num))
     return sharding.placed(system.mesh, jnp.sqrt(system.noise_diagonal[: system.size])[:, None] * normal)
 
@@ -276,12 +307,12 @@ def _everywhere(system: System, columns: Shaped[Array, "P ..."]) -> Shaped[Array
 
 @partial(jax.jit, static_argnames="rows")
 def _matrix(kernel: Kernel, X: Float[Array, "N d"], rows: int) -> Float[Array, "N N"]:
-    """K, written in place a tile of rows at a time: there is never a second matrix of its size."""
+    """Return K, written in place by tiles of rows, so that no second matrix of its size is allocated."""
     N = X.shape[0]
     rows = min(rows, N)
 
     def write(i: Array, K: Float[Array, "N N"]) -> Float[Array, "N N"]:
-        start = jnp.minimum(i * rows, N - rows)
+        start = jnp.minimum(i * rows, N - rows)  # the last tile overlaps the one before
         tile = jax.lax.dynamic_slice_in_dim(X, start, rows)
         return jax.lax.dynamic_update_slice_in_dim(K, kernel(tile, X), start, 0)
 

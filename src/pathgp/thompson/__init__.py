@@ -1,4 +1,4 @@
-"""Parallel Thompson sampling: maxima of sample functions, and the ask/tell loop around them."""
+"""Parallel Thompson sampling: maximisation of sample functions, and an ask/tell loop around it."""
 
 from pathgp.thompson.maximise import Search, maximise
 from pathgp.thompson.sampler import Best, ThompsonSampler

@@ -1,4 +1,4 @@
-"""The state of an optimisation as a value: what is known, and what to evaluate next."""
+"""The state of an optimisation as an immutable value, and the function that proposes the next evaluations."""
 
 import dataclasses
 
@@ -21,41 +21,44 @@ from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
 
 KEPT_ROWS = 4000
-"""From here on a posterior is kept and updated: below, to solve anew is cheap and exact."""
+"""Largest number of rows for which every ask computes an exact posterior again; above, the posterior is kept and
+updated.
+"""
 
 EXACT_LIKELIHOOD_ROWS = 500
+"""Largest number of rows for which hyperparameters are fitted by the exact likelihood."""
 GROWTH = 1.5
-"""Hyperparameters are learned again when there are so many times as many data."""
+"""Hyperparameters are fitted again when the data have grown by this factor."""
 
 SAME = 1e-4
-"""Two points are the same if their codes are nowhere further apart."""
+"""Two points count as equal if none of their codes differ by more than this."""
 
 NOTHING_KNOWN = 1e10
-"""The noise of a row that is there to fill up an array, as a multiple of the kernel's variance."""
+"""Noise variance of padding rows relative to the kernel's variance: such rows carry no information."""
 
 LEARN, SAMPLE, MIX, SEARCH = range(4)
-"""What an ask needs randomness for."""
+"""Folded into the key of an ask, one for each of its uses of randomness."""
 
 
 class Settings(eqx.Module):
-    """What does not change in the course of an optimisation."""
+    """The part of an optimisation that does not change."""
 
     space: Space
     gp: GP | None
-    """In terms of codes and of y as it is told; None to learn it."""
+    """GP of the codes and of y as told; None to fit one."""
     sign: float
-    """One to maximise, minus one to minimise."""
+    """1 to maximise, −1 to minimise."""
     solver: Solver
     search: Search
     initial: int
-    """As many evaluations as the first, space-filling points."""
+    """Number of successful evaluations before the model is used; until then points are space-filling."""
     random_state: int
 
     def rows(self, N: int) -> int | None:
-        """The rows that a posterior of N rows is computed anew with: a few more; None where it is kept and updated.
+        """Return the number of rows, padding included, that N rows are solved with; None if the posterior is kept.
 
-        Sizes are few, of a geometric series, since each has to be compiled. What fills up is harmless to an exact
-        solver alone: to others, noise that is so large is all that counts in a residual.
+        Padded sizes form a short geometric series, because each size has to be compiled. Only exact solvers get
+        padding: for others, the huge noise of padding rows would dominate the residual.
         """
         if N > KEPT_ROWS or not isinstance(self.solver, Auto | Cholesky):
             return None
@@ -66,7 +69,7 @@ class Settings(eqx.Module):
 
 
 class Model(eqx.Module):
-    """A process for (y − centre)/unit, and the number of rows that it was learned from."""
+    """A GP for (y − centre)/unit, and the number of rows that it was fitted to."""
 
     gp: GP
     centre: float
@@ -75,31 +78,31 @@ class Model(eqx.Module):
 
 
 class State(eqx.Module):
-    """All that changes. Whoever has it and the settings goes on in the same way."""
+    """The part of an optimisation that changes. With the settings it determines all further suggestions."""
 
     X: Codes
     y: Float64[np.ndarray, "N"]
     pending: Codes
     failed: Codes
-    """Where evaluations failed: they tell nothing of y, and none is proposed again."""
+    """Points whose evaluation failed. They carry no value of y, and are not proposed again."""
     asks: int = 0
     designed: int = 0
-    """The place in the sequence of the initial design from which it goes on."""
+    """Index in the sequence of the initial design at which it continues."""
     model: Model | None = None
     posterior: Posterior | None = None
-    """Only where it is so large that it is updated instead of computed anew."""
+    """Kept only where `Settings.rows` is None, to be updated instead of computed again."""
     told: int = 0
-    """As many of the rows as it was given."""
+    """Number of rows that `posterior` was given."""
 
     @classmethod
     def empty(cls, space: Space) -> "State":
-        """Nothing asked, nothing told."""
+        """Return the state before anything was asked or told."""
         none = np.zeros((0, space.width))
         return cls(none, np.zeros(0), pending=none, failed=none)
 
     @property
     def num_told(self) -> int:
-        """The number of evaluations that were told, those that failed included."""
+        """The number of evaluations told, including failed ones."""
         return self.y.size + len(self.failed)
 
     @property
@@ -109,7 +112,10 @@ class State(eqx.Module):
 
 
 def observe(state: State, X: Codes, y: Float64[np.ndarray, "n"]) -> State:
-    """More evaluations. Where y is not finite one has failed, and its y is left out; what was pending is so no more."""
+    """Return the state with more evaluations. A non-finite y means that the evaluation failed.
+
+    Each point removes at most one equal point from the pending ones.
+    """
     valid = np.isfinite(y)
     pending = state.pending
     for x in X:
@@ -125,11 +131,12 @@ def observe(state: State, X: Codes, y: Float64[np.ndarray, "n"]) -> State:
 
 
 def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
-    """The next `num` points to evaluate: the maxima of as many posterior samples, or an initial design.
+    """Return the next `num` points to evaluate and the new state.
 
-    Since every sample is another function, points that are pending need no other care than that none is proposed
-    twice (Hernández-Lobato et al., 2017): where the maximum of a sample is already taken, the best of the other places
-    that its search has seen takes its place, and where there is none, the next of the initial design.
+    The points are the maxima of `num` different posterior samples, or an initial design while there are few
+    evaluations. Since every sample is another function, pending points need no treatment except that none is proposed
+    twice (Hernández-Lobato et al., 2017). If the maximum of a sample is taken, the best other place found by its search
+    replaces it. If there is none, the next point of the initial design does.
     """
     key = jax.random.fold_in(jax.random.key(settings.random_state), state.asks)
     if state.y.size < settings.initial:
@@ -140,6 +147,7 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
         state = state if model is state.model else dataclasses.replace(state, model=model, posterior=None)
         samples, state = _samples(model, settings, state, num, key)
         found = _maxima(settings, model, state, samples, jax.random.fold_in(key, SEARCH))
+        # Several samples can have one maximum, which only the first of them gets.
         points, lacking = _choose(found, state.taken, num)
         points = _as_seen(settings.space, points)
         if lacking:
@@ -148,19 +156,20 @@ def propose(settings: Settings, state: State, num: int) -> tuple[Codes, State]:
             is_free = [not np.any(_same(taken, x)) for x in others]
             points[np.array(lacking)[is_free]] = others[is_free]
             state = dataclasses.replace(state, designed=end)
+            # In a space with few points left, even the design can repeat points.
             points = _new_first(points, state.taken)
     pending = np.concatenate([state.pending, points])
     return points, dataclasses.replace(state, asks=state.asks + 1, pending=pending)
 
 
 def design(settings: Settings, start: int, num: int, taken: Codes) -> tuple[Codes, int]:
-    """`num` points of a scrambled Sobol sequence, from the place `start` on, and the place after the last of them.
+    """Return `num` points of a scrambled Sobol sequence from index `start`, and the index after the last of them.
 
-    Points that are taken, or were met before, are passed over, unless the space has no other left.
+    Taken or repeated points are skipped, unless the space has no others left.
     """
     space, known = settings.space, set(map(tuple, taken))
     exponent = (start + num - 1).bit_length()
-    most = max(exponent + 6, 16)  # rounding may keep some points of a space out of reach
+    most = max(exponent + 6, 16)  # the sequence may never round to some points of a discrete space
     while True:
         sobol = qmc.Sobol(space.width, seed=settings.random_state)  # pyright: ignore[reportCallIssue]
         points = _as_seen(space, _valid(space, sobol.random_base2(exponent)))[start:]
@@ -174,7 +183,7 @@ def design(settings: Settings, start: int, num: int, taken: Codes) -> tuple[Code
 
 
 def _as_seen(space: Space, points: Codes) -> Codes:
-    """The codes after a journey through the values that the caller sees."""
+    """Return the codes of the decoded values, as the caller will tell them."""
     return space.encode(space.decode(points))
 
 
@@ -183,7 +192,7 @@ def _valid(space: Space, codes: Float[np.ndarray, "n e"]) -> Codes:
 
 
 def _learned(settings: Settings, state: State, key: PRNGKeyArray) -> Model:
-    """The present model, or a new one if there is none or the data have grown enough."""
+    """Return the present model, or fit a new one if there is none or the data have grown by `GROWTH`."""
     N, model = state.y.size, state.model
     if model is not None and (settings.gp is not None or GROWTH * model.rows > N):
         return model
@@ -197,11 +206,12 @@ def _learned(settings: Settings, state: State, key: PRNGKeyArray) -> Model:
 
 
 def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNGKeyArray) -> tuple[Function, State]:
-    """`num` posterior samples, in the units of the model; where the posterior is kept, with the state that has it."""
+    """Return `num` posterior samples in the units of the model, and the state with the posterior if it is kept."""
     y = (state.y - model.centre) / model.unit
     sample_key, mix_key = jax.random.fold_in(key, SAMPLE), jax.random.fold_in(key, MIX)
     if settings.rows(y.size) is not None:
         gp, X, y = _filled_up(model.gp, settings, state.X, y)
+        # A power of two, so that few numbers of columns are compiled.
         width = 1 << (num - 1).bit_length()
         posterior = condition(gp, X, y, key=sample_key, solver=settings.solver, num_samples=width)
         return posterior.samples[:num], state
@@ -213,6 +223,7 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
             posterior = posterior.update(state.X[state.told :], y[state.told :], key=sample_key)
         if posterior.num_samples < num:
             posterior = posterior.with_samples(num - posterior.num_samples, key=sample_key)
+        # The last ask chose its points by these samples.
         posterior = mixed(posterior, mix_key)
     return posterior.samples[:num], dataclasses.replace(state, posterior=posterior, told=y.size)
 
@@ -220,15 +231,16 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
 def _filled_up(
     gp: GP, settings: Settings, X: Codes, y: Float64[np.ndarray, "N"]
 ) -> tuple[GP, Codes, Float64[np.ndarray, "M"]]:
-    """The same data with each place once, then as many places that tell nothing as make up one of the few sizes.
+    """Return the data with duplicates merged, then padded to one of the sizes of `Settings.rows`.
 
-    `condition` would put repeated places together itself, and what is left would have a new size each time.
+    `condition` would merge duplicate rows itself, to a new size at every ask, and each size has to be compiled.
     """
     places, of_row, counts = np.unique(X, axis=0, return_inverse=True, return_counts=True)
     means = np.bincount(of_row.reshape(-1), weights=y) / counts
     extra = (settings.rows(counts.size) or counts.size) - counts.size
     variance = float(gp.kernel.diag(jnp.asarray(X[:1], dtype=float))[0])
     noise = np.concatenate([float(gp.noise) / counts, np.full(extra, NOTHING_KNOWN * variance)])
+    # Padding rows differ from each other: equal ones would be merged.
     elsewhere = np.random.default_rng(settings.random_state).uniform(size=(extra, X.shape[1]))
     filled = np.concatenate([places, elsewhere]), np.pad(means, (0, extra), mode="edge")
     return GP(gp.kernel, noise, gp.mean), *filled
@@ -236,11 +248,11 @@ def _filled_up(
 
 @in_own_precision
 def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
-    """Other samples of the same posterior, without a solve.
+    """Return the posterior with other samples, without a solve.
 
-    Prior draws, noise and weights are linear in independent normal columns, so that their products with a random
-    orthogonal matrix are again such columns. A sample that has chosen data must not be used again as if it had not:
-    the new ones have hardly anything in common with any one of the old.
+    Prior draws, noise and weights are linear in independent normal columns, so their products with a random orthogonal
+    matrix have the same distribution. A sample that has chosen data must not be used again as if it had not. The new
+    samples have hardly anything in common with any one of the old ones.
     """
     s = posterior.num_samples
     rotation = jnp.linalg.qr(jax.random.normal(key, (s, s)))[0]
@@ -259,13 +271,13 @@ def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
 
 
 def _maxima(settings: Settings, model: Model, state: State, samples: Function, key: PRNGKeyArray) -> Found:
-    """Where the samples are largest or smallest, all places that can be evaluated."""
+    """Return the maxima of the signed samples, at places that can be evaluated."""
     space = settings.space
     signed = settings.sign * samples
     plain = all(isinstance(dimension, Real) for dimension in space.dimensions)
     f = signed if plain else Function(Snapped(signed.features, space), signed.weights)
     y = settings.sign * (state.y - model.centre) / model.unit
-    # The rows that fill up are never drawn: their weight y − min y is zero, unless all are.
+    # Padding rows are never drawn as centres of candidates: their weight y − min(y) is zero, unless all weights are.
     extra = (settings.rows(y.size) or y.size) - y.size
     X = np.pad(state.X, ((0, extra), (0, 0)), mode="edge")
     y = np.pad(y, (0, extra), constant_values=np.min(y))
@@ -275,7 +287,9 @@ def _maxima(settings: Settings, model: Model, state: State, samples: Function, k
 
 
 def _choose(found: Found, taken: Codes, num: int) -> tuple[Codes, list[int]]:
-    """For each sample its best place that is not taken; if all are, its best. Also the samples of which all are."""
+    """Return the best place of each sample that is not taken, and the indices of samples with none, which get their
+    best.
+    """
     places, values = np.asarray(found.points, dtype=np.float64), np.asarray(found.values)
     free = KDTree(taken).query(places.reshape(-1, places.shape[2]), p=np.inf)[0].reshape(values.shape) > SAME
     chosen, lacking = np.zeros((0, places.shape[2])), []
@@ -289,7 +303,10 @@ def _choose(found: Found, taken: Codes, num: int) -> tuple[Codes, list[int]]:
 
 
 def _new_first(points: Codes, taken: Codes) -> Codes:
-    """The points with those last that are taken, or repeat one before: where few are left, not all may be wanted."""
+    """Return the points, moving those that are taken or repeat an earlier one to the end.
+
+    Where few points are left, the caller may want the first ones only.
+    """
     known = np.concatenate([taken, points])
     repeats = [bool(np.any(_same(known[: len(taken) + i], x))) for i, x in enumerate(points)]
     return points[np.argsort(repeats, kind="stable")]

@@ -1,4 +1,4 @@
-"""The maxima of thousands of sample functions at once (appendix A.3 of the paper)."""
+"""Maxima of thousands of sample functions at once (appendix A.3 of the paper)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,16 +20,33 @@ from pathgp.linalg.tiles import TILE, pad_rows
 from pathgp.posterior.gp import check_data
 
 ENTRIES = 1 << 21
-"""Features of the starts that climb together, by measurement (`pathgp_paper.bench.maximise`)."""
+"""Feature values per tile of starts in gradient ascent, by measurement (`pathgp_paper.bench.maximise`)."""
 
 MOST_TOGETHER = 256
+"""Largest number of starts in a tile."""
 
 
 class Search(eqx.Module):
-    """How maxima are looked for: `rounds` of `candidates`, then Adam from the best of each round.
+    """Settings of the maximisation: `rounds` of random `candidates`, then Adam from the best candidate of each round.
 
-    `learning_rate` is in units of the candidates' scale. It falls to the share `final_rate` of itself in `steps` steps,
-    unless no value rises by more than `tolerance` of its function's spread in `patience` steps.
+    Attributes
+    ----------
+    rounds
+        Number of rounds, so of starts per function.
+    candidates
+        Candidates per round.
+    uniform_share
+        Share of the candidates that are uniform in the box; the others are near good data.
+    steps
+        Largest number of Adam steps.
+    learning_rate
+        Initial learning rate, in units of the candidates' standard deviation.
+    final_rate
+        Share of `learning_rate` that is left after `steps` steps of cosine decay.
+    patience
+        Ascent stops after this many steps without a value that rises by `tolerance`.
+    tolerance
+        Smallest rise that counts, as a share of the spread of the function's values.
     """
 
     rounds: int = 3
@@ -51,26 +68,30 @@ class Search(eqx.Module):
 
     @classmethod
     def paper(cls, scale: float) -> "Search":
-        """The paper's: 30 rounds of 50,000 candidates, and 100 steps of Adam with rate 0.001 from the best of each.
+        """Return the settings of the paper: 30 rounds of 50,000 candidates, and 100 Adam steps with rate 0.001 from the
+        best.
 
-        Its rate is absolute, so that it depends on the candidates' scale what it is here.
+        Parameters
+        ----------
+        scale
+            Standard deviation of the candidates. The paper's rate is absolute, and is divided by it.
         """
         return cls(30, 50_000, 0.1, 100, 0.001 / scale, 1.0, 100, 0.0)
 
 
 class Box(NamedTuple):
-    """Where maxima are looked for."""
+    """The box in which maxima are searched."""
 
     low: Float[Array, "d"]
     high: Float[Array, "d"]
 
     def clip(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """The nearest points of the box."""
+        """Return the nearest points of the box."""
         return jnp.clip(x, self.low, self.high)
 
 
 class Found(NamedTuple):
-    """Points and the values that a function has there: those of the function with the same index."""
+    """Points and function values there: index s refers to the function s."""
 
     points: Float[Array, "*k s d"]
     values: Float[Array, "*k s"]
@@ -87,13 +108,39 @@ def maximise(
     scale: Shaped[ArrayLike, "..."] | Sequence[float] | None = None,
     search: Search = Search(),  # noqa: B008, a frozen value
 ) -> tuple[Float[Array, "s d"], Float[Array, "s"]]:
-    """The point in the box where each function is largest, (s, d), and its value there, (s,).
+    """Return the point in the box where each function is largest, and its value there.
 
-    Candidates are shared by all functions: a share is uniform in the box, the others are near good data, at a row of X
-    drawn with weight y − min y plus normal noise of standard deviation `scale`. The best candidate of each round is
-    where gradient ascent begins. `bounds` has a row (low, high) for each input. Without data, X and y, all candidates
-    are uniform. `scale` is half of the kernel's length scale if None, or half of the spread of the data where the
-    kernel has none, and at most half of the box.
+    All functions share the candidates. A share of them is uniform in the box. The others are near good data: a row of X
+    drawn with weight y − min(y), plus normal noise of standard deviation `scale`. Gradient ascent starts from the best
+    candidate of each round.
+
+    Parameters
+    ----------
+    functions
+        The functions, such as `posterior.samples`.
+    bounds
+        The box, as a row (low, high) for each input.
+    key
+        Random key of the candidates.
+    X, y
+        Data near which candidates are drawn. Without them all candidates are uniform.
+    scale
+        Standard deviation of candidates around data, one number or one per input. None is half of the kernel's length
+        scale, or half of the spread of the data for a kernel without one, and at most half of the box.
+    search
+        Number of candidates and steps.
+
+    Returns
+    -------
+    points
+        The maximisers, (s, d).
+    values
+        The maxima, (s,).
+
+    Raises
+    ------
+    ValueError
+        If the arguments do not fit each other, or if the functions are sharded over devices.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
@@ -119,7 +166,7 @@ def maxima(
     scale: Shaped[ArrayLike, "..."] | Sequence[float] | None,
     search: Search,
 ) -> Found:
-    """All that `maximise` chooses from: where each ascent ended, and then where it began."""
+    """Return all points among which `maximise` chooses: the ends of the ascents, then their starts."""
     checks.instance(functions, Function, "functions", "a Function such as posterior.samples")
     checks.random_key(key)
     if functions.features.apart:
@@ -143,14 +190,14 @@ def maxima(
 
 
 def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]], inputs: int | None) -> Box:
-    """The box, refused unless it has a row (low, high) for each input, with low below high."""
+    """Return the box; raise `ValueError` unless `bounds` has a finite row (low, high) with low < high per input."""
     given = np.asarray(bounds, dtype=np.float64)
     pairs = np.asarray(given, dtype=jnp.zeros(()).dtype)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or inputs not in (None, pairs.shape[0]):
         wanted = "each input" if inputs is None else f"each of the {inputs} inputs"
         raise ValueError(f"bounds must have a row (low, high) for {wanted}, but its shape is {pairs.shape}.")
     low, high = pairs.T
-    low = np.where(low < given[:, 0], np.nextafter(low, high), low)  # what rounding put outside comes back inside
+    low = np.where(low < given[:, 0], np.nextafter(low, high), low)  # rounding to float32 must not widen the box
     high = np.where(high > given[:, 1], np.nextafter(high, low), high)
     if not np.all(np.isfinite(pairs)) or not np.all(low < high):
         raise ValueError(
@@ -166,7 +213,7 @@ def candidate_scale(
     X: Float[Array, "N d"] | None,
     scale: Shaped[ArrayLike, "..."] | Sequence[float] | None,
 ) -> Float[Array, "d"]:
-    """The standard deviation of candidates around data, for each input."""
+    """Return the standard deviation of candidates around data, per input."""
     width = box.high - box.low
     if scale is not None:
         given = checks.positive(scale, "scale")
@@ -189,7 +236,7 @@ def candidates(
     scale: Float[Array, "d"],
     search: Search,
 ) -> Float[Array, "c d"]:
-    """The candidates of one round: the uniform ones first, then those near good data, moved into the box."""
+    """Return the candidates of one round: uniform ones, then those near good data, clipped to the box."""
     uniform_key, row_key, noise_key = jax.random.split(key, 3)
     d = box.low.size
     num = search.candidates if data is None else round(search.uniform_share * search.candidates)
@@ -207,7 +254,7 @@ def candidates(
 
 @eqx.filter_jit
 def _best(f: Function, candidates: Float[Array, "c d"]) -> tuple[Found, Float[Array, "s"]]:
-    """The best candidate for each function, and how far its values spread."""
+    """Return the best candidate of each function, and the spread of its values."""
     tiles = pad_rows(candidates, TILE[0]).reshape(-1, TILE[0], candidates.shape[1])
     dtype, s = f.weights.dtype, f.weights.shape[1]
 
@@ -225,7 +272,7 @@ def _best(f: Function, candidates: Float[Array, "c d"]) -> tuple[Found, Float[Ar
 
 
 class _Ascent(NamedTuple):
-    """Where starts are, the best places that they have seen, and when one of these last rose."""
+    """State of gradient ascent: positions, best positions so far, and the last step in which one of these rose."""
 
     step: Int[Array, ""]
     at: Float[Array, "n d"]
@@ -238,7 +285,7 @@ class _Ascent(NamedTuple):
 def _climb(
     f: Function, starts: Found, spread: Float[Array, "s"], box: Box, scale: Float[Array, "d"], search: Search
 ) -> Found:
-    """Adam inside the box from all starts, a tile of them at a time; each keeps the best that it sees."""
+    """Run Adam inside the box from all starts, by tiles, and return the best point that each has seen."""
     k, s, d = starts.points.shape
     rows = min(max(16, ENTRIES // f.features.num), MOST_TOGETHER, k * s)
     weights = f.weights.T
@@ -270,6 +317,7 @@ def _climb(
         return jax.lax.while_loop(go_on, step, _Ascent(zero, x, none, adam.init(x), zero)).best
 
     x = pad_rows(starts.points.reshape(-1, d), rows)
+    # Starts are in order of round and then function; `resize` repeats the functions for each round and for the padding.
     column = jnp.resize(jnp.arange(s), (x.shape[0],))
     ends = jax.lax.map(ascend, (x.reshape(-1, rows, d), column.reshape(-1, rows)))
     return Found(ends.points.reshape(-1, d)[: k * s].reshape(k, s, d), ends.values.reshape(-1)[: k * s].reshape(k, s))

@@ -1,4 +1,4 @@
-"""The ask/tell loop: the one mutable thing, around a state that is a value."""
+"""`ThompsonSampler`, the ask/tell interface: a mutable object around an immutable state."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from pathgp.thompson.maximise import Search
 from pathgp.thompson.space import Categorical, Integer, Real, Space
 
 CLASSES = (Real, Integer, Categorical, Space, Search, Settings, Model, State)
-"""What a saved optimisation is made of, beside what a saved model is."""
+"""Classes in the file of an optimisation, in addition to those of a model file."""
 
 
 class Best(NamedTuple):
@@ -27,17 +27,32 @@ class Best(NamedTuple):
 
 
 class ThompsonSampler:
-    """Suggests what to evaluate next, in batches: each point is the optimum of a posterior sample of its own.
+    """Ask/tell optimisation by parallel Thompson sampling: each suggestion is the optimum of its own posterior sample.
 
-    `bounds` has an entry for each input: `Real`, `Integer`, `Categorical`, or a pair (low, high). `gp` is a process in
-    terms of y as it is told and of coded inputs (numbers scaled to [0, 1], a 0 or 1 for each choice of a category), or
-    "learn": then it is learned when there are `initial` evaluations, twice the inputs and two unless given, and again
-    whenever the data have grown by half. Until then points fill the space evenly. `direction` is "maximise" or
-    "minimise".
+    All randomness follows from `random_state` and the number of asks. A NaN or infinite value means that an evaluation
+    failed: it is counted, its point is not suggested again, and the model ignores it. Points outside the bounds, and
+    points that were not asked for, may be told too.
 
-    All randomness follows from `random_state` and the number of asks. A value that is NaN or infinite says that an
-    evaluation failed: it is counted and left out, and its point is not suggested again. Points outside of the bounds,
-    and points that were not asked for, may be told too.
+    Parameters
+    ----------
+    bounds
+        One entry per input: `Real`, `Integer`, `Categorical`, or a pair (low, high).
+    gp
+        A GP of y as told and of the coded inputs: numbers scaled to [0, 1], and a 0 or 1 for each choice of a category.
+        With "learn" its hyperparameters are fitted after `initial` evaluations, and again when the data have grown by
+        half. Until then suggestions fill the space evenly.
+    direction
+        "maximise" or "minimise".
+    batch_size
+        Default number of points per ask.
+    initial
+        Number of evaluations before the model is used. None is twice the number of codes plus two.
+    solver
+        Solver of the posterior.
+    search
+        How maxima of samples are searched.
+    random_state
+        Random seed.
 
     >>> sampler = ThompsonSampler([(0.0, 1.0), Integer(1, 5)], direction="minimise", random_state=0)
     >>> X = sampler.ask(6)
@@ -79,20 +94,20 @@ class ThompsonSampler:
 
     @property
     def gp(self) -> GP | None:
-        """The process that was given or learned last; None before anything was learned.
+        """The GP that was given or fitted last; None before the first fit.
 
-        A learned one speaks of y less its mean, divided by its standard deviation.
+        A fitted GP describes (y − mean(y))/std(y).
         """
         return self._settings.gp if self._state.model is None else self._state.model.gp
 
     @property
     def told(self) -> int:
-        """The number of evaluations that were told, those that failed included."""
+        """The number of evaluations told, including failed ones."""
         return self._state.num_told
 
     @property
     def failed(self) -> int:
-        """The number of evaluations that were told as NaN or infinite."""
+        """The number of evaluations told as NaN or infinite."""
         return len(self._state.failed)
 
     @property
@@ -101,10 +116,15 @@ class ThompsonSampler:
         return self._settings.space.decode(self._state.pending)
 
     def ask(self, n: int | None = None) -> np.ndarray:
-        """The next `n` points to evaluate, `batch_size` if None; a row each.
+        """Return the next points to evaluate, one per row.
 
-        An array of floats or integers where all inputs are such, else of objects. None is one that was told or is
-        pending, unless the space has no other left.
+        The array is of floats or integers if all inputs are, and of objects otherwise. No point is one that was told or
+        is pending, unless the space has no others left.
+
+        Parameters
+        ----------
+        n
+            Number of points. None is `batch_size`.
         """
         n = self.batch_size if n is None else n
         checks.at_least(n, 1, "n")
@@ -112,7 +132,20 @@ class ThompsonSampler:
         return self._settings.space.decode(points)
 
     def tell(self, X: Shaped[ArrayLike, "..."] | Sequence[Any], y: Shaped[ArrayLike, "..."] | Sequence[Any]) -> None:
-        """The values `y` of the objective at the rows of X."""
+        """Add evaluations of the objective.
+
+        Parameters
+        ----------
+        X
+            Points, one per row.
+        y
+            Values at the points. NaN or infinite for an evaluation that failed.
+
+        Raises
+        ------
+        ValueError
+            If X and y do not fit each other, or if X has a value that its input cannot take.
+        """
         rows = np.asarray(X, dtype=object)
         if rows.ndim != 2:
             raise ValueError(f"X must have a row for each point, but it is {X!r}: for one point use [x].")
@@ -124,9 +157,9 @@ class ThompsonSampler:
         self._state = observe(self._state, codes, values.astype(np.float64))
 
     def best(self) -> Best:
-        """The best value that was told of a point inside the bounds, and the point."""
+        """Return the best point told inside the bounds, and its value; raise `ValueError` if there is none."""
         X, y = self._state.X, self._state.y
-        inside = np.flatnonzero(np.all((X > -1e-9) & (X < 1 + 1e-9), axis=1))
+        inside = np.flatnonzero(np.all((X > -1e-9) & (X < 1 + 1e-9), axis=1))  # a bound itself may round
         if not inside.size:
             raise ValueError(
                 f"there is no best point yet: {y.size} finite values were told, none of them inside the bounds, and "
@@ -136,9 +169,15 @@ class ThompsonSampler:
         return Best(self._settings.space.decode(X[best : best + 1])[0], float(y[best]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes everything to one file, so that `load` goes on as if nothing had happened.
+        """Save the optimisation to one file, from which `load` resumes as if there had been no interruption.
 
-        The file is replaced in one step: after every ask and tell, a loop that is killed loses what it was doing then.
+        The file is replaced atomically. If you save after every ask and tell, a killed process loses only its current
+        step.
+
+        Parameters
+        ----------
+        path
+            File to write.
         """
         from pathgp import storage
 
@@ -147,7 +186,18 @@ class ThompsonSampler:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ThompsonSampler":
-        """The sampler that `save` wrote: it suggests what that one would have suggested."""
+        """Return the sampler that `save` wrote. It makes the same suggestions as the original.
+
+        Parameters
+        ----------
+        path
+            File that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            If the file is damaged or holds something else.
+        """
         from pathgp import storage
 
         if storage.metadata(path).get("kind") != "ThompsonSampler":

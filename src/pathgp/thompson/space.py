@@ -1,4 +1,4 @@
-"""What can be searched: numbers, whole numbers and categories, coded as points of the unit box."""
+"""Search spaces: real numbers, integers and categories, coded as points of the unit box."""
 
 import math
 from abc import abstractmethod
@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Float64
 from pathgp.kernels.features import Features
 
 Codes = Float64[np.ndarray, "_ _"]
+"""One row per point, one column per code."""
 
 
 class Dimension(eqx.Module):
@@ -22,28 +23,38 @@ class Dimension(eqx.Module):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many numbers code a value."""
+        """The number of codes of a value."""
 
     @property
     @abstractmethod
     def size(self) -> float:
-        """How many values there are."""
+        """The number of possible values."""
 
     @abstractmethod
     def encode(self, values: Sequence[Any], name: str) -> Codes:
-        """The codes of values, refused with a sentence if one is no value of this input."""
+        """Return the codes of values; raise `ValueError` with `name` if one is not a value of this input."""
 
     @abstractmethod
     def decode(self, codes: Codes) -> list[Any]:
-        """The values that are coded."""
+        """Return the values with these codes."""
 
     @abstractmethod
     def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
-        """The codes of values that are nearest to any points of the unit box."""
+        """Return the codes of the possible values nearest to points of the unit box."""
 
 
 class Real(Dimension):
-    """A number from `low` to `high`, on a logarithmic scale if `log`."""
+    """A real number from `low` to `high`, on a logarithmic scale if `log`.
+
+    Attributes
+    ----------
+    low
+        Lower bound, positive if `log`.
+    high
+        Upper bound.
+    log
+        Whether the scale is logarithmic.
+    """
 
     low: float = eqx.field(converter=float)
     high: float = eqx.field(converter=float)
@@ -56,31 +67,41 @@ class Real(Dimension):
 
     @property
     def width(self) -> int:
-        """One."""
+        """The number of codes, 1."""
         return 1
 
     @property
     def size(self) -> float:
-        """Without end."""
+        """The number of values, infinite."""
         return math.inf
 
     def encode(self, values: Sequence[Any], name: str) -> Codes:
-        """The place between low and high, outside of [0, 1] for values outside of the bounds."""
+        """Return the positions between `low` and `high`; values outside the bounds have codes outside [0, 1]."""
         return _place(_numbers(values, name, self.log), self.low, self.high, self.log)
 
     def decode(self, codes: Codes) -> list[float]:
-        """The numbers at these places, never outside of the bounds by rounding."""
+        """Return the numbers at these positions, clipped because rounding could leave the bounds."""
         return np.clip(_value(codes[:, 0], self.low, self.high, self.log), self.low, self.high).tolist()
 
     def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
-        """The codes themselves."""
+        """Return the codes unchanged."""
         return codes
 
 
 class Integer(Dimension):
-    """A whole number from `low` to `high`, both included, on a logarithmic scale if `log`.
+    """An integer from `low` to `high`, both included, on a logarithmic scale if `log`.
 
-    All numbers have an equal share of the unit interval (of the logarithmic scale), the code is the middle of it.
+    All integers have equal shares of the unit interval (of the logarithmic scale), and the code is the middle of the
+    share.
+
+    Attributes
+    ----------
+    low
+        Smallest integer, positive if `log`.
+    high
+        Largest integer.
+    log
+        Whether the scale is logarithmic.
     """
 
     low: int = eqx.field(converter=lambda value: _whole(value, "Integer.low"))
@@ -92,12 +113,12 @@ class Integer(Dimension):
 
     @property
     def width(self) -> int:
-        """One."""
+        """The number of codes, 1."""
         return 1
 
     @property
     def size(self) -> float:
-        """From the first to the last."""
+        """The number of integers."""
         return self.high - self.low + 1
 
     @property
@@ -105,7 +126,7 @@ class Integer(Dimension):
         return self.low - 0.5, self.high + 0.5
 
     def encode(self, values: Sequence[Any], name: str) -> Codes:
-        """The place between low − ½ and high + ½."""
+        """Return the positions between low − ½ and high + ½."""
         numbers = _numbers(values, name, self.log)
         parts = np.flatnonzero(numbers != np.round(numbers))
         if parts.size:
@@ -113,12 +134,12 @@ class Integer(Dimension):
         return _place(numbers, *self._ends, self.log)
 
     def decode(self, codes: Codes) -> list[int]:
-        """The nearest whole numbers."""
+        """Return the nearest integers."""
         rounded = np.round(_value(codes[:, 0], *self._ends, self.log))
         return [int(v) for v in np.clip(rounded, self.low, self.high)]
 
     def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
-        """The codes of the nearest whole numbers."""
+        """Return the codes of the nearest integers."""
         low, high = self._ends
         if self.log:
             values = jnp.exp(math.log(low) + codes * math.log(high / low))
@@ -128,22 +149,28 @@ class Integer(Dimension):
 
 
 class Categorical(Dimension):
-    """One of several choices (numbers, text, truth values or None), coded by one number for each of them."""
+    """One of several choices, one-hot encoded.
+
+    Attributes
+    ----------
+    choices
+        At least two different numbers, strings, booleans or None.
+    """
 
     choices: tuple[Any, ...] = eqx.field(converter=lambda choices: _choices(choices))
 
     @property
     def width(self) -> int:
-        """One for each choice."""
+        """The number of codes, one per choice."""
         return len(self.choices)
 
     @property
     def size(self) -> float:
-        """The choices."""
+        """The number of choices."""
         return len(self.choices)
 
     def encode(self, values: Sequence[Any], name: str) -> Codes:
-        """One at the choice, zero at all others."""
+        """Return the one-hot codes."""
         places = {_label(choice): i for i, choice in enumerate(self.choices)}
         for value in values:
             if _label(value) not in places:
@@ -151,22 +178,28 @@ class Categorical(Dimension):
         return np.eye(self.width)[[places[_label(value)] for value in values]]
 
     def decode(self, codes: Codes) -> list[Any]:
-        """The choice with the largest number."""
+        """Return the choices with the largest codes."""
         return [self.choices[i] for i in np.argmax(codes, axis=1)]
 
     def snap(self, codes: Float[Array, "n w"]) -> Float[Array, "n w"]:
-        """One at the largest number, zero at all others."""
+        """Return one-hot codes with the 1 at the largest code."""
         return jax.nn.one_hot(jnp.argmax(codes, axis=1), self.width, dtype=codes.dtype)
 
 
 class Space(eqx.Module):
-    """All inputs of an objective, their codes side by side."""
+    """All inputs of an objective, their codes side by side.
+
+    Attributes
+    ----------
+    dimensions
+        The inputs.
+    """
 
     dimensions: tuple[Dimension, ...]
 
     @classmethod
     def of(cls, bounds: Sequence[Any] | np.ndarray) -> "Space":
-        """From dimensions, where a plain pair (low, high) means `Real(low, high)`."""
+        """Return the space of these dimensions, where a pair (low, high) stands for `Real(low, high)`."""
         if not len(bounds):
             raise ValueError("bounds are empty: give a dimension or a pair (low, high) for each input.")
         for i, bound in enumerate(bounds):
@@ -176,17 +209,17 @@ class Space(eqx.Module):
 
     @property
     def width(self) -> int:
-        """The number of numbers that code a point."""
+        """The number of codes of a point."""
         return sum(dimension.width for dimension in self.dimensions)
 
     @property
     def size(self) -> float:
-        """The number of points."""
+        """The number of points in the space."""
         return math.prod(dimension.size for dimension in self.dimensions)
 
     @property
     def initial(self) -> int:
-        """How many evaluations fill the space before anything is learned from them, where nobody says how many."""
+        """The default number of evaluations before a model is fitted."""
         return 2 * (self.width + 1)
 
     @property
@@ -194,7 +227,7 @@ class Space(eqx.Module):
         return [sum(d.width for d in self.dimensions[: i + 1]) for i in range(len(self.dimensions) - 1)]
 
     def encode(self, X: Any) -> Codes:
-        """The codes of points, a row each."""
+        """Return the codes of points, one per row."""
         rows = [list(row) for row in X]
         d = len(self.dimensions)
         wrong = [len(row) for row in rows if len(row) != d]
@@ -210,7 +243,7 @@ class Space(eqx.Module):
         return np.concatenate(parts, axis=1)
 
     def decode(self, codes: Codes) -> np.ndarray:
-        """The points: an array of floats or of integers where all inputs are such, else of objects."""
+        """Return the points: an array of floats or of integers if all inputs are, otherwise of objects."""
         parts = np.split(np.asarray(codes, dtype=np.float64), self._ends, axis=1)
         columns = [dimension.decode(part) for dimension, part in zip(self.dimensions, parts, strict=True)]
         kinds = {type(dimension) for dimension in self.dimensions}
@@ -221,15 +254,15 @@ class Space(eqx.Module):
         return points
 
     def snap(self, codes: Float[Array, "n e"]) -> Float[Array, "n e"]:
-        """The codes of points that are nearest to any points of the unit box."""
+        """Return the codes of the possible points nearest to points of the unit box."""
         parts = jnp.split(codes, self._ends, axis=1)
         return jnp.concatenate([d.snap(part) for d, part in zip(self.dimensions, parts, strict=True)], axis=1)
 
 
 class Snapped(Features):
-    """φ(snap(x)): functions that are constant where the point is (Garrido-Merchán and Hernández-Lobato, 2020).
+    """φ(snap(x)): functions that are constant around each possible point (Garrido-Merchán and Hernández-Lobato, 2020).
 
-    A maximum is then one of what can be evaluated, not of something near it.
+    Their maxima are at points that can be evaluated, not near such points.
     """
 
     features: Features
@@ -237,24 +270,24 @@ class Snapped(Features):
 
     @property
     def num(self) -> int:
-        """As many as before."""
+        """The number of features."""
         return self.features.num
 
     @property
     def inputs(self) -> int:
-        """The numbers that code a point."""
+        """The number of codes of a point."""
         return self.space.width
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
-        """The features of the points that can be evaluated."""
+        """Return the features of the nearest possible points."""
         return self.features(self.space.snap(X))
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
-        """φ(snap(X)) @ weights, in the features' own way."""
+        """Return φ(snap(X)) @ weights."""
         return self.features.apply(self.space.snap(X), weights)
 
     def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
-        """φ(snap(xᵢ)) · weightsᵢ, in the features' own way."""
+        """Return φ(snap(xᵢ)) · weightsᵢ."""
         return self.features.each(self.space.snap(X), weights)
 
 
@@ -281,7 +314,7 @@ def _check_range(kind: str, low: float, high: float, log: bool) -> None:
 
 
 def _label(value: Any) -> tuple[bool, Any]:
-    """True and 1 are different choices, 1 and 1.0 are not."""
+    """Return a key by which choices are compared: True and 1 are different, 1 and 1.0 are equal."""
     plain = value.item() if isinstance(value, np.generic) else value
     return isinstance(plain, bool), plain
 

@@ -1,1 +1,1 @@
-"""Tables in files as streams of columns: CSV, Parquet and .npy, type inference, encoding as numbers."""
+"""Tables in files as streams of columns: CSV, Parquet and .npy, type inference, and encoding as numbers."""

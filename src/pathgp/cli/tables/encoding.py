@@ -1,4 +1,4 @@
-"""From the named columns of a table to a matrix of numbers, in the same way when fitting and when predicting."""
+"""Encoding of the named columns of a table as a matrix of numbers, the same for fitting and prediction."""
 
 import dataclasses
 import itertools
@@ -27,16 +27,29 @@ from pathgp.cli.tables.files import (
 from pathgp.cli.tables.files import row_count as rows_of_file
 
 DAY = 86_400_000_000
-"""In microseconds."""
+"""Microseconds per day."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table: one input where it holds numbers or dates, one for each category where it holds text.
+    """A column of a table: one input if it holds numbers or dates, one input per category if it holds text.
 
-    A date is the number of days since 1970. `fill` is what stands for a missing value: a median, the most frequent
-    category, or None to refuse it. With an `indicator`, which a column has that was not whole in the fit, there is one
-    input more, 1 where the value is missing and 0 elsewhere; then a missing text is of no category.
+    A date is encoded as the number of days since 1970.
+
+    Attributes
+    ----------
+    name
+        Name of the column.
+    kind
+        One of the kinds of `files.ARROW`.
+    categories
+        Categories of a column of text.
+    fill
+        Replacement of missing values: a median or the most frequent category. None if missing values raise
+        `ValueError`.
+    indicator
+        Whether there is one more input, 1 where the value is missing and 0 elsewhere. A column has it if values were
+        missing in the fit. A missing value of text is then in no category.
     """
 
     name: str
@@ -58,7 +71,11 @@ class Column:
         return (*own, f"{self.name} is missing") if self.indicator else own
 
     def encode(self, path: pathlib.Path, values: pa.Array, allow_unknown: bool = False) -> Float[np.ndarray, "n k"]:
-        """Its inputs in some rows. A category that is not known is refused, or none of those that are."""
+        """Return the inputs for some rows; raise `ValueError` for missing values without `fill`, and for unseen
+        categories.
+
+        With `allow_unknown` an unseen category counts as no category.
+        """
         missing = is_missing(self.kind, values)
         if missing.any() and self.fill is None:
             gaps = counted(int(missing.sum()), "value")
@@ -84,23 +101,23 @@ class Column:
                 f"knows {listed(self.categories)}. Mend it, or have it taken for none of them, where a command has "
                 "--allow-unknown and in Python by allow_unknown=True."
             )
-        none = len(self.categories)
+        none = len(self.categories)  # a column of its own for rows in no category, which is dropped
         return np.eye(none + 1)[index.fill_null(none).to_numpy(), :none]
 
 
 class Block(NamedTuple):
-    """Some rows of a table: inputs, target (empty if it was not asked for), and columns that are copied."""
+    """Some rows of a table: inputs, target (empty if not requested), and columns to copy."""
 
     X: Float[np.ndarray, "n d"]
     y: Float[np.ndarray, "n"]
     kept: dict[str, pa.Array]
     missing: int
-    """How many values were missing, and something put in their place."""
+    """Number of missing values that were replaced."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Which columns are the inputs, how each becomes numbers, and which is the target. It is stored with the model."""
+    """The columns that are inputs, the encoding of each, and the target. It is stored with the model."""
 
     target: str | None
     columns: tuple[Column, ...]
@@ -111,17 +128,17 @@ class Encoding:
         return tuple(name for column in self.columns for name in column.inputs)
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
+        """Return the encoding as JSON for `from_json`."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Encoding":
-        """What `as_json` stored."""
+        """Return the encoding that `as_json` stored."""
         columns = tuple(Column(**{**c, "categories": tuple(c["categories"])}) for c in stored["columns"])
         return cls(stored["target"], columns)
 
     def matrix(self, frame: Any, allow_unknown: bool = False) -> Float[np.ndarray, "n d"]:
-        """The inputs of a data frame: pandas, polars, or an Arrow table."""
+        """Return the inputs of a data frame of pandas or polars, or of an Arrow table."""
         try:
             table = pa.table(frame)
         except (TypeError, pa.ArrowException) as error:
@@ -143,7 +160,7 @@ class Encoding:
         allow_unknown: bool = False,
         keep: Sequence[str] = (),
     ) -> Iterator[Block]:
-        """The table, `rows` rows at a time and fewer at the end, without incomplete rows if those are to be skipped."""
+        """Yield the table in blocks of `rows` rows, the last one smaller; `skip_missing` leaves out incomplete rows."""
         kinds = {column.name: column.kind for column in self.columns}
         if with_target:
             if self.target is None:
@@ -155,7 +172,7 @@ class Encoding:
             if missing:
                 raise ValueError(f"{path} lacks {listed(missing)}, {why}: its columns are {listed(list(present))}.")
         held, total = _Held(rows), 0
-        # Copied columns are read beside the others, since one may be an input too: both come in the same batches.
+        # Copied columns have a reader of their own, because one may be an input too. Both yield the same batches.
         copies = read_batches(path, dict.fromkeys(keep, AS_IT_IS)) if keep else itertools.repeat({})
         for batch, copied in zip(read_batches(path, kinds), copies, strict=bool(keep)):
             total += batch.num_rows
@@ -184,14 +201,18 @@ class Encoding:
     def read(
         self, path: pathlib.Path, dtype: Any = np.float32, count: int | None = None, *, skip_missing: bool = False
     ) -> "Rows":
-        """Inputs and target of all rows: once in memory if it is known how many there are, else twice for a while."""
+        """Return inputs and target of all rows.
+
+        If the number of rows is known, they are in memory once, otherwise twice for a while.
+        """
         count = rows_of_file(path) if count is None and not skip_missing else count
         blocks = self.blocks(path, with_target=True, skip_missing=skip_missing)
         first = next(blocks, None)
         if first is None:
             raise ValueError(f"{path} has no row in which no value is missing.")
+        # A median of the first rows: counted from it, float32 resolves the spread of columns that are far from zero.
         origin = np.sort(first.X, axis=0)[len(first.X) // 2]
-        rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # what a column that does not vary varies by
+        rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # variation of a constant column
 
         def from_origin(block: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
             away = block - origin
@@ -223,7 +244,7 @@ class Encoding:
 
 
 class Rows(NamedTuple):
-    """The rows of a table, their inputs counted from a value in their midst: so float32 resolves what they vary by."""
+    """The rows of a table, with inputs counted from `origin`, so that float32 resolves their spread."""
 
     X: Float[np.ndarray, "n d"]
     y: Float[np.ndarray, "n"]
@@ -235,18 +256,18 @@ class Rows(NamedTuple):
         return self.X + self.origin
 
     def some(self, index: Int[np.ndarray, "k"]) -> "Rows":
-        """A copy of some of the rows."""
+        """Return a copy of some of the rows."""
         return Rows(self.X[index], self.y[index], self.origin)
 
 
 class _Held:
-    """Blocks of any size, cut and put together to blocks of one size."""
+    """Rebatch blocks of any size into blocks of one size."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.blocks = rows, list[Block]()
 
     def add(self, block: Block) -> Iterator[Block]:
-        """The whole blocks that there are with these rows."""
+        """Add a block and yield the blocks that are complete."""
         self.blocks.append(block)
         if sum(len(held.X) for held in self.blocks) < self.rows:
             return
@@ -257,7 +278,7 @@ class _Held:
         yield from cut
 
     def rest(self) -> Iterator[Block]:
-        """The last, smaller one."""
+        """Yield the last, smaller block, if there is one."""
         if any(len(held.X) for held in self.blocks):
             yield _stacked(self.blocks)
 
@@ -269,32 +290,32 @@ def _stacked(blocks: Sequence[Block]) -> Block:
 
 
 def _cut(block: Block, start: int, end: int) -> Block:
-    """Some of the rows; all missing values are counted with the first."""
+    """Return some of the rows; all missing values are counted with the first ones."""
     kept = {name: column[start:end] for name, column in block.kept.items()}
     return Block(block.X[start:end], block.y[start:end], kept, block.missing if start == 0 else 0)
 
 
 def numbers(kind: str, values: pa.Array) -> Float[np.ndarray, "n"]:
-    """A column that is no text as numbers, NaN where one is missing."""
+    """Return a column that is not text as numbers, with NaN for missing values."""
     if kind in DATES:
         return values.cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / DAY
     return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
 def is_missing(kind: str, values: pa.Array) -> Bool[np.ndarray, "n"]:
-    """Which rows of a column are empty, or not a number."""
+    """Return which rows of a column are empty or NaN."""
     if kind == TEXT:
         return values.is_null().to_numpy(zero_copy_only=False)
     return np.isnan(numbers(kind, values))
 
 
 def complete(kinds: Mapping[str, str], batch: pa.RecordBatch) -> Bool[np.ndarray, "n"]:
-    """Which rows have a value in every column."""
+    """Return which rows have a value in every column."""
     return ~np.any([is_missing(kind, batch[name]) for name, kind in kinds.items()], axis=0)
 
 
 def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) -> Float[np.ndarray, "n"]:
-    """The target, refused where it is missing or infinite."""
+    """Return the target; raise `ValueError` if it is missing or infinite."""
     y = numbers(NUMBER, batch[name])
     if np.isnan(y).any():
         raise ValueError(
@@ -305,6 +326,6 @@ def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) ->
 
 
 def refuse_infinite(path: pathlib.Path, name: str, count: int) -> None:
-    """Says where infinite values are."""
+    """Raise `ValueError` if a column has infinite values."""
     if count:
         raise ValueError(f"{path}: column {name!r} has {counted(count, 'infinite value')}: remove or correct them.")

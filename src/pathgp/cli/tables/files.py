@@ -28,22 +28,25 @@ ARROW = {
     DATE: pa.timestamp("us"),
     ZONED: pa.timestamp("us", "UTC"),
 }
+"""Arrow type of each kind of column."""
 AS_IT_IS = "as it is"
-"""Of a column that is copied: the characters of a CSV, the values of any other table."""
+"""Kind of a column that is copied: as text from a CSV, with its own type from other tables."""
 WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with its zone"}
 ROWS_AT_ONCE = 65_536
 GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
 LOOK_BYTES, LOOK_LINES = 65_536, 20
-"""Of the beginning of a CSV, from which its separator and its decimal point are told."""
+"""Beginning of a CSV from which its separator and its decimal point are inferred."""
 BLOCK_BYTES, LONGEST_LINE = 1 << 20, 1 << 25
-"""What Arrow reads of a CSV at once, unless its lines are longer, and how long they may be."""
+"""Bytes of a CSV that Arrow reads at once, unless its lines are longer, and the largest length of a line."""
 MOST_COLUMNS, LONGEST_NAME = 100_000, 500
-"""Of a table, and the characters of a column's name. A CSV of a million columns takes Arrow 9 GB to open."""
+"""Largest number of columns of a table, and of characters of a column's name. To open a CSV of a million columns takes
+Arrow 9 GB.
+"""
 
 
 def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") -> bool:
-    """Whether a file is Parquet or CSV, by its name; any other name is refused."""
+    """Return whether a file is Parquet rather than CSV, by its name; raise `ValueError` for any other name."""
     name = path.name.lower()
     if not name.endswith((".csv", ".csv.gz", ".parquet")):
         raise ValueError(f"{path} is not a table that can be used: its name must end in {others}.")
@@ -51,7 +54,7 @@ def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") ->
 
 
 def row_count(path: pathlib.Path) -> int | None:
-    """How many rows a file has, where it says so itself: a CSV does not."""
+    """Return the number of rows if the file states it; a CSV does not."""
     with _sentences(path):
         if npy.is_npy(path):
             return npy.header(path).rows
@@ -62,9 +65,9 @@ def row_count(path: pathlib.Path) -> int | None:
 
 
 def column_kinds(path: pathlib.Path) -> dict[str, str]:
-    """The columns of a file and what each holds: one of the kinds above, or another type in Arrow's words.
+    """Return the columns of a file with their kinds, or with Arrow's name of a type that is not supported.
 
-    A CSV is judged by its first million bytes; a column that is empty there counts as numbers.
+    The kinds of a CSV are inferred from its first million bytes. A column that is empty there counts as numbers.
     """
     with _sentences(path):
         if npy.is_npy(path):
@@ -90,7 +93,7 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
 
 
 def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
-    """The named columns, in that order and each as its kind, a batch of rows after the other."""
+    """Yield the named columns, in that order and each as its kind, in batches of rows."""
     types = {name: ARROW.get(kind) for name, kind in kinds.items()}
     done = 0
     with _sentences(path, lambda: done, kinds):
@@ -111,7 +114,7 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
 
 
 def option(name: str, values: Sequence[str]) -> str:
-    """An option with its values as a shell takes them.
+    """Return an option with its values, quoted for the shell.
 
     >>> print(option("--drop", ["id", "area (m²)"]))
     --drop id 'area (m²)'
@@ -120,7 +123,7 @@ def option(name: str, values: Sequence[str]) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things, in words.
+    """Return a number with its noun.
 
     >>> counted(1, "row"), counted(20_000, "row")
     ('1 row', '20,000 rows')
@@ -129,7 +132,7 @@ def counted(number: int, what: str) -> str:
 
 
 def excerpt(text: str, most: int = 80) -> str:
-    """The beginning of a text from a file, short enough for a message.
+    """Return the beginning of a text, short enough for an error message.
 
     >>> excerpt("a long story", 7)
     'a long…'
@@ -138,7 +141,7 @@ def excerpt(text: str, most: int = 80) -> str:
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """Names in quotes, the first so many of them.
+    """Return the first `most` names in quotes.
 
     >>> listed(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
@@ -148,18 +151,18 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 class Writer(Protocol):
-    """Takes the columns of a table, some rows at a time."""
+    """Writes the columns of a table, some rows at a time."""
 
     def __call__(self, columns: Mapping[str, np.ndarray | pa.Array]) -> None:
-        """Writes rows below those that were written before."""
+        """Append rows."""
         ...
 
 
 @contextmanager
 def table_writer(path: pathlib.Path | None, standard_output: Any, force: bool = True) -> Iterator[Writer]:
-    """Writes a CSV or a Parquet file that appears when all is written; a CSV on standard output where there is none.
+    """Write a CSV or Parquet file atomically, or CSV to standard output if `path` is None.
 
-    Unless `force`, a file that another process wrote meanwhile is kept, see `replacing`.
+    Unless `force`, a file that another process has written in the meantime is kept (see `replacing`).
     """
     if path is None:
         with _csv_writer(standard_output) as write:
@@ -183,7 +186,7 @@ def _csv_writer(sink: Any) -> Iterator[Writer]:
     def write(columns: Mapping[str, np.ndarray | pa.Array]) -> None:
         nonlocal started
         options = pyarrow.csv.WriteOptions(include_header=False)
-        if not started:  # a header of its own, for Arrow would put every name in quotes
+        if not started:  # Arrow would put every name of the header in quotes
             header = io.StringIO()
             csv.writer(header, lineterminator="\n").writerow(columns)
             sink.write(header.getvalue().encode())
@@ -211,14 +214,14 @@ def _parquet_writer(path: pathlib.Path) -> Iterator[Writer]:
 
 
 def _is_parquet(path: pathlib.Path) -> bool:
-    """Whether a file to be read is Parquet or CSV."""
+    """Return whether an input file is Parquet rather than CSV, by its name."""
     return is_parquet(path, ".csv, .csv.gz, .parquet or .npy")
 
 
 def _rows_of_npy(path: pathlib.Path, types: Mapping[str, pa.DataType | None]) -> Iterator[pa.RecordBatch]:
     for start in range(0, npy.header(path).rows, ROWS_AT_ONCE):
         block = npy.rows_of(path, start, start + ROWS_AT_ONCE)
-        numbers = block if block.dtype.kind == "b" else block.astype(np.float64)  # also of kinds that Arrow lacks
+        numbers = block if block.dtype.kind == "b" else block.astype(np.float64)  # Arrow lacks some NumPy dtypes
         arrays = {name: pa.array(numbers[:, int(name)]) for name in types}
         yield pa.record_batch({name: cast(path, name, arrays[name], types[name]) for name in types})
 
@@ -227,6 +230,7 @@ def _open_csv(
     path: pathlib.Path, types: Mapping[str, pa.DataType], as_it_is: bool = False
 ) -> pyarrow.csv.CSVStreamingReader:
     separator, point, above = dialect(path)
+    # Arrow takes a file for empty if its header does not fit into one block.
     longest = max(map(len, _beginning(path).splitlines()), default=0)
     options = pyarrow.csv.ConvertOptions(
         column_types=types, include_columns=list(types), strings_can_be_null=not as_it_is, decimal_point=point
@@ -240,24 +244,26 @@ def _open_csv(
 
 
 class Dialect(NamedTuple):
-    """How a CSV is written."""
+    """Format of a CSV file."""
 
     separator: str
     point: str
+    """The decimal point."""
     above: int
-    """Lines above the header."""
+    """Number of lines above the header."""
 
 
 def dialect(path: pathlib.Path) -> Dialect:
-    """The separator of a CSV, which its first lines have equally often, or which a line for Excel names above them.
+    """Infer the separator and the decimal point of a CSV file.
 
-    The decimal point is a comma where another separator leaves it free, and numbers are seen with it and none with a
-    point.
+    The separator is the one that occurs equally often in each of the first lines, or that a line `sep=` for Excel
+    names. The decimal point is a comma if the separator is not, and numbers occur with a comma and none with a point.
     """
     _refuse_other_bytes(path)
     text = _beginning(path).decode(errors="replace")
     named = re.match(rf'\ufeff?"?sep=([{SEPARATORS}])"?\r?\n', text, re.IGNORECASE)
     text = text[named.end() :] if named else text
+    # Separators within quotes do not count.
     lines = re.sub('"[^"]*"', "", text).splitlines()
     whole = (lines[:-1] if len(text) > LOOK_BYTES // 2 else lines)[:LOOK_LINES] or [""]
     even = [s for s in SEPARATORS if s in whole[0] and len({line.count(s) for line in whole if line}) == 1]
@@ -275,7 +281,7 @@ def dialect(path: pathlib.Path) -> Dialect:
 
 
 def _beginning(path: pathlib.Path) -> bytes:
-    """The first bytes of a CSV: so many that the first two lines below one for Excel are whole."""
+    """Return the first bytes of a CSV, enough for a line for Excel, the header and the first row."""
     with pa.input_stream(str(path), compression="detect") as stream:
         raw = stream.read(LOOK_BYTES)
         while len(raw) < LONGEST_LINE and len(raw.splitlines()) < 4 and (more := stream.read(BLOCK_BYTES)):
@@ -303,7 +309,7 @@ def _kind(of: pa.DataType) -> str:
 
 
 def cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None) -> pa.Array:
-    """A column that is no CSV's as the kind that is asked for, refused where it holds something else."""
+    """Return a column that is not from a CSV as the requested kind; raise `ValueError` if it holds another one."""
     if to is None:
         return column
     kind, asked = _kind(column.type), next(k for k, arrow in ARROW.items() if arrow == to)
@@ -311,7 +317,7 @@ def cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None
         return column.cast(to)
     if asked != kind and (asked, kind) not in ((NUMBER, BOOLEAN), (BOOLEAN, NUMBER)) and asked != TEXT:
         raise ValueError(f"{path}: column {name!r} holds {WORDS.get(kind, kind)}, where {WORDS[asked]} is expected.")
-    if pa.types.is_dictionary(column.type):  # not all kinds of which Arrow casts
+    if pa.types.is_dictionary(column.type):  # Arrow cannot cast every kind of dictionary
         column = column.dictionary.cast(to).take(column.indices)
     if asked == BOOLEAN and kind == NUMBER:
         return _truths(path, name, column)
@@ -319,7 +325,7 @@ def cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None
 
 
 def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
-    """Zeros and ones as truth values."""
+    """Return zeros and ones as booleans; raise `ValueError` for other numbers."""
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     strange = x[~np.isnan(x) & (x != 0) & (x != 1)]
     if strange.size:
@@ -329,10 +335,11 @@ def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
 
 @contextmanager
 def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, str] | None = None) -> Iterator[None]:
-    """What pyarrow finds wrong with a file, in words that name the file, the column, and the kind it is read as."""
+    """Re-raise errors of pyarrow with the name of the file, the column, and the kind as which it is read."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     if path.exists() and not path.is_file():
+        # The scan of the columns and the reading of the rows open the file one after the other.
         raise ValueError(f"{path} is no file on a disk, and a table is read more than once: write it to a file first.")
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing: check its name.")
@@ -367,7 +374,7 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
 
 
 def _refuse_other_bytes(path: pathlib.Path) -> None:
-    """What the first bytes of a CSV say that it is, where that is not what its name says."""
+    """Raise `ValueError` if the first bytes of a CSV are those of another format than its name says."""
     name = path.name.lower()
     if not name.endswith((".csv", ".csv.gz")):
         return

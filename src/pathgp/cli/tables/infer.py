@@ -1,4 +1,4 @@
-"""A first look at a table: which of its columns are inputs, and what has to be known of each before it is read."""
+"""First scan of a table: the columns that are inputs, and their categories, medians and missing values."""
 
 import pathlib
 import re
@@ -26,28 +26,30 @@ from pathgp.cli.tables.files import (
 )
 
 MOST_CATEGORIES = 100
+"""Largest number of categories of a column, each of which becomes an input."""
 MOST_VALUES = 200_000
-"""Of a column, from which its median is taken."""
+"""Largest number of values of a column from which its median is computed."""
 
 PANDAS_INDEX = r"__index_level_\d+__"
-"""The names of columns that pandas puts into Parquet files for its own use."""
+"""Names of index columns that pandas writes to Parquet files."""
 
 USABLE = (NUMBER, BOOLEAN, TEXT, *DATES)
+"""Kinds of columns that can be inputs."""
 
 
 class Scan(NamedTuple):
-    """How the columns of a table become inputs, the rows to learn from, and what of the others was missing."""
+    """The encoding of a table, the number of rows to learn from, and the missing values."""
 
     encoding: Encoding
     rows: int
     missing: dict[str, int]
-    """Missing values of each column, where something was put in their place."""
+    """Number of missing values that are replaced, per column."""
     skipped: int
-    """Rows that were left out since a value was missing."""
+    """Number of rows that are left out because of a missing value."""
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of it, in sentences."""
+        """Messages about missing values for the user."""
         found = []
         if self.skipped:
             found.append(f"{counted(self.skipped, 'row')} with a missing value left out.")
@@ -69,10 +71,10 @@ def learn_encoding(
     impute: bool = False,
     skip_missing: bool = False,
 ) -> Scan:
-    """How the columns of a table become inputs: `columns`, or all but the target and `drop`.
+    """Return how the columns of a table become inputs: `columns`, or all but the target and `drop`.
 
-    Columns of text are refused unless `one_hot` names them, or is empty, which means all of them; None means none.
-    Missing values are refused unless `impute` or `skip_missing`. The file is read once.
+    Columns of text raise `ValueError` unless `one_hot` names them; an empty `one_hot` means all of them, and None means
+    none. Missing values raise `ValueError` unless `impute` or `skip_missing`. The rows are read once.
     """
     present = column_kinds(path)
     for name, names in (("--target", [target]), ("--columns", columns or []), ("--drop", drop)):
@@ -96,7 +98,7 @@ def learn_encoding(
 
 
 def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool, skip_missing: bool) -> Scan:
-    """Each column with its categories and, if asked for, what to put where a value is missing; and the rows."""
+    """Return the encoding with the categories and, for `impute`, the replacement of missing values in each column."""
     categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
     values = {name: _Some() for name, kind in kinds.items() if kind != TEXT}
     missing, infinite, rows, skipped = Counter[str](), Counter[str](), 0, 0
@@ -114,6 +116,7 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
             else:
                 x = numbers(kind, batch[name])
                 infinite[name] += int(np.isinf(x).sum())
+                # The median needs the values in memory, the other statistics do not.
                 if impute and name != target:
                     values[name].add(x)
     if not rows + skipped:
@@ -164,7 +167,9 @@ def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], 
 
 
 class _Some:
-    """Values of a column: all, or above `MOST_VALUES` a random half, quarter, … of them, so that memory is bounded."""
+    """A sample of the values of a column in bounded memory: all, or above `MOST_VALUES` a random half, quarter, … of
+    them.
+    """
 
     def __init__(self) -> None:
         self.kept: list[np.ndarray] = []
@@ -172,16 +177,17 @@ class _Some:
         self.rng = np.random.default_rng(0)
 
     def add(self, x: Float[np.ndarray, "n"]) -> None:
-        """Looks at more of them, as far as they are not missing."""
+        """Add values, except missing ones."""
         x = x[~np.isnan(x)]
         self.kept.append(x if self.share == 1 else x[self.rng.random(len(x)) < self.share])
+        # Values of all batches stay equally likely: each halving also halves the share of later ones.
         while sum(map(len, self.kept)) > MOST_VALUES:
             half = np.concatenate(self.kept)
             self.kept, self.share = [half[self.rng.random(len(half)) < 0.5]], self.share / 2
 
     @property
     def median(self) -> float:
-        """Of those that were looked at."""
+        """The median of the sampled values."""
         return float(np.median(np.concatenate(self.kept)))
 
 
@@ -192,7 +198,7 @@ def _refuse_unknown(path: pathlib.Path, name: str, names: Sequence[str], present
 
 
 def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of_target: str) -> None:
-    """All columns at once that cannot be used as they are."""
+    """Raise one `ValueError` for all columns that cannot be used as they are."""
     complaints = []
     if of_target != NUMBER:
         complaints.append(f"the target {target!r} holds {of_target}, where numbers are needed{_stranger(path, target)}")
@@ -213,7 +219,7 @@ def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of
 
 
 def _stranger(path: pathlib.Path, name: str) -> str:
-    """Where the first value stands that is no number, in a column of text that holds mostly such."""
+    """Return where the first value that is not a number stands, in a column of text that holds mostly numbers."""
     if column_kinds(path)[name] != TEXT:
         return ""
     batch = next(read_batches(path, {name: TEXT}), None)

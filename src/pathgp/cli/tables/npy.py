@@ -1,4 +1,4 @@
-"""A matrix in a .npy file as a table, mapped into memory: its columns are named "0", "1" and so on."""
+"""A matrix in a .npy file as a table, memory-mapped: its columns are named "0", "1" and so on."""
 
 import pathlib
 from typing import NamedTuple
@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Shaped
 
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+"""Readers of the header by version of the format."""
 
 
 class Header(NamedTuple):
-    """What stands before the numbers."""
+    """The header of a matrix."""
 
     rows: int
     columns: int
@@ -18,16 +19,19 @@ class Header(NamedTuple):
 
 
 def is_npy(path: pathlib.Path) -> bool:
-    """Whether a file is one of NumPy's, by its name."""
+    """Return whether a file is a .npy file, by its name."""
     return path.name.lower().endswith(".npy")
 
 
 def header(path: pathlib.Path) -> Header:
-    """The shape and the type of the matrix, refused with a sentence if it is none, or not whole. Executes nothing."""
+    """Return shape and dtype of the matrix; raise `ValueError` if the file is not a whole matrix of real numbers.
+
+    Nothing in the file is executed.
+    """
     with open(path, "rb") as file:
         try:
             shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
-        except (ValueError, KeyError):  # an early end and a foreign beginning too
+        except (ValueError, KeyError):  # also a truncated file, or another format
             raise ValueError(f"{path} is not a .npy file: save the matrix by numpy.save.") from None
         offset = file.tell()
     if len(shape) != 2:
@@ -45,5 +49,5 @@ def header(path: pathlib.Path) -> Header:
 
 
 def rows_of(path: pathlib.Path, start: int, stop: int) -> Shaped[np.ndarray, "n d"]:
-    """Some rows, in memory: the map does not outlive the call, and so no more of the file stays in memory than them."""
+    """Return a copy of some rows. The memory map ends with the call, so no more of the file stays in memory."""
     return np.array(np.load(path, mmap_mode="r", allow_pickle=False)[start:stop], order="F")

@@ -1,4 +1,4 @@
-"""Solvers whose weights live on M inducing points, and ways to choose the points."""
+"""Solvers whose weights belong to M inducing points, and functions that choose the points."""
 
 from pathgp.solvers.inducing.base import Inducing, InducingCholesky
 from pathgp.solvers.inducing.cg import InducingCG

@@ -1,4 +1,4 @@
-"""Inducing points: the weights live on M points z of one's choice, not on the N rows of the data."""
+"""Inducing points: the weights belong to M chosen points z instead of the N rows of the data."""
 
 import math
 import time
@@ -24,7 +24,7 @@ from pathgp.system.system import System, Targets
 
 
 def right_hand_side(points: Float[Array, "M d"], system: System, B: Float[Array, "N s"]) -> Float[Array, "M s"]:
-    """K_zX Σ⁻¹ B, one tiled pass."""
+    """Return K_zX Σ⁻¹ B, in one tiled pass."""
     return system.onto(points, B / system.noise_diagonal[:, None])
 
 
@@ -34,15 +34,16 @@ def gram_product(
     V: Float[Array, "M s"],
     B: Float[Array, "N s"] | None = None,
 ) -> Float[Array, "M s"]:
-    """K_zX Σ⁻¹ (K_Xz V − B) in one pass: a tile of some rows and all points is evaluated once and used twice.
+    """Return K_zX Σ⁻¹ (K_Xz V − B), without B if it is None.
 
-    It is small enough to be in the cache still the second time. There are so many
-    tiles that a sum of one after another would round too much: it is a sum of sums.
+    A tile, of some rows and all points, is evaluated once and used twice. It is small enough to be still in the cache
+    the second time.
     """
 
     def local(
         X: Array, precision: Array, B: Array | None, kernel: Kernel, points: Array, V: Array
     ) -> Float[Array, "M s"]:
+        # There are so many tiles that adding one after another would round too much: sums of groups of tiles are added.
         rows = max(1, min(X.shape[0], system.tile[0] * system.tile[1] // points.shape[0]))
         together = max(1, math.isqrt(-(-X.shape[0] // rows)))
         tiles = lambda A: pad_rows(A, rows * together, mode="constant").reshape(-1, together, rows, A.shape[1])
@@ -64,12 +65,12 @@ def gram_product(
 
 
 class Inducing(Solver):
-    """A solver whose weights belong to inducing points."""
+    """Base class of solvers whose weights belong to inducing points."""
 
     points: eqx.AbstractVar[Float[Array, "M d"]]
 
     def support(self, system: System) -> Float[Array, "M d"]:
-        """The inducing points."""
+        """Return the inducing points. Raises `ValueError` if the data have another number of inputs."""
         if self.points.shape[1] != system.X.shape[1]:
             raise ValueError(
                 f"the inducing points have {self.points.shape[1]} inputs, but the data have {system.X.shape[1]}: "
@@ -78,7 +79,7 @@ class Inducing(Solver):
         return self.points
 
     def counting_on(self, local: Local) -> Solver:
-        """Refused: a projection on rows would use the data near a point a second time."""
+        """Raise `ValueError`: a local correction would use the data near a point a second time."""
         raise ValueError(
             f"local cannot finish what {type(self).__name__} leaves, since its weights do not belong to rows of the "
             "data: leave local out, or use SubsetOfData()."
@@ -86,7 +87,10 @@ class Inducing(Solver):
 
 
 class NormalEquations(NamedTuple):
-    """(I + AAᵀ) U = A Σ^−½ B in float64, with K_zz + jitter = LLᵀ and A = L⁻¹ K_zX Σ^−½: V = L⁻ᵀU are the weights."""
+    """The equations (I + AAᵀ) U = A Σ^−½ B in float64, where K_zz + jitter = LLᵀ and A = L⁻¹ K_zX Σ^−½.
+
+    `gram` is I + AAᵀ and `right` is A Σ^−½ B. The weights are V = L⁻ᵀU.
+    """
 
     L: Float64[np.ndarray, "M M"]
     gram: Float64[np.ndarray, "M M"]
@@ -94,12 +98,16 @@ class NormalEquations(NamedTuple):
 
     @classmethod
     def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
-        """One pass over the data in tiles; `jitter` is a share of K_zz's mean diagonal, raised where it must be."""
+        """Return the equations, from one tiled pass over the data.
+
+        The jitter is `jitter` times the mean of the diagonal of K_zz, raised until K_zz can be factorised.
+        """
         M = z.shape[0]
-        B, system = system.collected(B), system.gathered()  # on the host of each process
+        B, system = system.collected(B), system.gathered()  # each process solves the whole system on its own host
         L = _factor(wide(system.kernel, z, z), jitter)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))
         noise = np.asarray(system.noise_diagonal, dtype=np.float64)
+        # Tiles of rows bound the memory by 8192 x M.
         for i in range(0, system.size, 8192):
             rows = slice(i, i + 8192)
             scale = 1 / np.sqrt(noise[rows])
@@ -109,7 +117,8 @@ class NormalEquations(NamedTuple):
         return cls(L, gram, right)
 
     def solve(self) -> tuple[Float64[np.ndarray, "M s"], Float64[np.ndarray, "s"]]:
-        """The weights V, and the relative residual of each column of U."""
+        """Return the weights V, and the relative residual of each column of U."""
+        # No eigenvalue of I + AAᵀ is below one, so it needs no jitter.
         U = linalg.cho_solve(linalg.cho_factor(self.gram, lower=True), self.right)
         norms = np.linalg.norm(self.right, axis=0)
         relative = np.linalg.norm(self.right - self.gram @ U, axis=0) / np.where(norms > 0, norms, 1)
@@ -117,7 +126,10 @@ class NormalEquations(NamedTuple):
 
 
 def _factor(K_zz: Float64[np.ndarray, "M M"], jitter: float) -> Float64[np.ndarray, "M M"]:
-    """L with K_zz + jitter · mean(K_zz's diagonal) · I = LLᵀ, for the first of `jitter`, 10 · jitter, … that does."""
+    """Return L with K_zz + jitter · mean(diag K_zz) · I = LLᵀ, where jitter is raised tenfold until there is one.
+
+    Raises `ValueError` if there is none up to a jitter of `MOST_JITTER`.
+    """
     M = len(K_zz)
     while True:
         try:
@@ -132,10 +144,15 @@ def _factor(K_zz: Float64[np.ndarray, "M M"], jitter: float) -> Float64[np.ndarr
 
 
 class InducingCholesky(Inducing):
-    """The closed form for small M (Titsias, 2009): (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B, in float64.
+    """Closed form for small M, in float64 (Titsias, 2009): (K_zz + K_zX Σ⁻¹ K_Xz) V = K_zX Σ⁻¹ B.
 
-    This is the KL-optimal posterior mean, and with prior draws f in the place of draws f^(z) of the Nyström
-    approximation, the paper's samples. `SGPR` has the exact ones.
+    The mean is the KL-optimal posterior mean. The samples are those of the paper: they have prior draws f in the place
+    of draws f^(z) of the Nyström approximation. `SGPR` has the exact samples.
+
+    Parameters
+    ----------
+    points
+        The inducing points z.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -151,21 +168,24 @@ class InducingCholesky(Inducing):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
+        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
         clock = time.perf_counter()
         z = self.support(system)
         return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)
 
 
 def resolved(z: Float[Array, "M d"]) -> float:
-    """A jitter for weights in the precision of the data: points may repeat, and weights must stay small."""
+    """Return the relative jitter for weights in the dtype of z.
+
+    Points may coincide, and weights must stay small enough for that dtype.
+    """
     return 10 * float(jnp.finfo(z.dtype).eps)
 
 
 def solved(
     solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, observe: Every | None
 ) -> Solution:
-    """The solution of a direct solver that was started at `clock`."""
+    """Return the `Solution` of a direct solver that started at the time `clock`."""
     V, relative = equations.solve()
     weights, residual = jnp.asarray(V, dtype=z.dtype), jnp.asarray(relative, dtype=z.dtype)
     seconds, passes = time.perf_counter() - clock, z.shape[0] / rows

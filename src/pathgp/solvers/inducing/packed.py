@@ -1,4 +1,4 @@
-"""Two triangular factors in one M x M array: FALKON's preconditioner (Rudi et al., 2017; Meanti et al., 2020)."""
+"""FALKON's preconditioner, two triangular factors in one M x M array (Rudi et al., 2017; Meanti et al., 2020)."""
 
 import equinox as eqx
 import jax
@@ -13,13 +13,13 @@ from pathgp.solvers.variational import MOST_JITTER
 from pathgp.system.dense import wide
 
 BLOCK, ROWS = 512, 256
-"""The columns that are factorised together, and the rows of K_zz that are evaluated together."""
+"""Columns that are factorised together, and rows of K_zz that are evaluated together."""
 
 
 class Packed(eqx.Module):
-    """(K + ratio · K²)⁻¹ in the memory of K, through K + jitter · I = LLᵀ and I + ratio · LᵀL = TᵀDT.
+    """(K + ratio · K²)⁻¹ in the memory of K, by the factors of K + jitter · I = LLᵀ and I + ratio · LᵀL = TᵀDT.
 
-    `factors` has L in its lower triangle. The diagonal of T is one, and the rest of it stands above that of L.
+    `factors` has L in its lower triangle and T strictly above it. The diagonal of T is one and is not stored.
     """
 
     factors: Float[Array, "M M"]
@@ -28,10 +28,14 @@ class Packed(eqx.Module):
 
     @classmethod
     def of(cls, kernel: Kernel, z: Float[Array, "M d"], ratio: float, jitter: float) -> "Packed":
-        """The factors of K = k(z, z), with the first of `jitter`, 10 · jitter, … with which both of them exist."""
+        """Return the factors of K = k(z, z), for the first of `jitter`, 10 · `jitter`, … for which both exist.
+
+        Raises `ValueError` if no jitter up to a tenth of the mean variance is enough.
+        """
         most = MOST_JITTER * float(jnp.mean(kernel.diag(z)))
         H = _aligned(z.shape[0], z.dtype)
         while True:
+            # A failed attempt has overwritten H, so the next one evaluates it again.
             _evaluate(kernel, z, H)
             H[np.diag_indices_from(H)] += jitter
             try:
@@ -47,8 +51,8 @@ class Packed(eqx.Module):
             return cls(jax.device_put(jnp.from_dlpack(H), z.sharding), jnp.asarray(D), jnp.asarray(jitter, z.dtype))
 
     def __call__(self, r: Float[Array, "M s"]) -> Float[Array, "M s"]:
-        """L⁻ᵀ T⁻¹ D⁻¹ T⁻ᵀ L⁻¹ r."""
-        columns = self.factors.T  # as LAPACK wants them: otherwise XLA gives it a copy of the whole
+        """Return L⁻ᵀ T⁻¹ D⁻¹ T⁻ᵀ L⁻¹ r."""
+        columns = self.factors.T  # column-major as in LAPACK; otherwise XLA copies the whole array
         u = solve_triangular(columns, r, trans=1)
         u = solve_triangular(columns, u, lower=True, unit_diagonal=True) / self.D[:, None]
         u = solve_triangular(columns, u, trans=1, lower=True, unit_diagonal=True)
@@ -56,12 +60,14 @@ class Packed(eqx.Module):
 
 
 def pack(H: Float[np.ndarray, "M M"], ratio: float, block: int = BLOCK) -> Float[np.ndarray, "M"]:
-    """Overwrites H = LLᵀ with L in the lower triangle and T strictly above, and returns D: I + ratio · LᵀL = TᵀDT.
+    """Overwrite H = LLᵀ with L, and above its diagonal with T, and return D, where I + ratio · LᵀL = TᵀDT.
 
-    Both come a block of columns at a time. Those of LᵀL need what stands below and right of them, which is L still,
-    and T's own need what stands above and left, which is T already. All but the blocks of the diagonal is matrix
-    products, of numbers that are zero or large enough that no product of two is denormal: where those of a nearly
-    banded matrix fade, they would take a hundred times as long.
+    Both factors are computed a block of columns at a time. A block of LᵀL needs the entries below and to the right of
+    it, which are still L. A block of T needs the entries above and to the left of it, which are T already. All but the
+    diagonal blocks are matrix products.
+
+    Numbers are set to zero if the product of two such numbers would be denormal. The entries of a nearly banded matrix
+    fade into that range, where products take a hundred times as long.
     """
     starts, D, inverses = range(0, len(H), block), np.empty(len(H), H.dtype), []
     for j in starts:
@@ -69,6 +75,7 @@ def pack(H: Float[np.ndarray, "M M"], ratio: float, block: int = BLOCK) -> Float
         panel = H[j:, j:k] - H[j:, :j] @ H[j:k, :j].T
         L = linalg.cholesky(panel[:block], lower=True, check_finite=False)
         H[j:k, j:k] = L
+        # A product with the inverse of the small block takes the place of a triangular solve.
         H[k:, j:k] = _flushed(panel[block:] @ _inverse(L).T)
     for j in starts:
         k = j + block
@@ -89,25 +96,26 @@ def pack(H: Float[np.ndarray, "M M"], ratio: float, block: int = BLOCK) -> Float
 
 
 def _inverse(L: Float[np.ndarray, "b b"]) -> Float[np.ndarray, "b b"]:
+    """Return the inverse of a lower triangular matrix."""
     return _flushed(linalg.solve_triangular(L, np.eye(len(L), dtype=L.dtype), lower=True, check_finite=False))
 
 
 def _flushed(A: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
-    """A, with zeros in it where a product of two such numbers would be denormal."""
+    """Set entries of A to zero, in place, if the product of two such numbers would be denormal; return A."""
     A[np.abs(A) < np.sqrt(np.finfo(A.dtype).tiny)] = 0
     return A
 
 
 def _evaluate(kernel: Kernel, z: Float[Array, "M d"], H: Float[np.ndarray, "M M"]) -> None:
-    """Writes k(z, z), evaluated in float64, into H."""
+    """Write k(z, z), evaluated in float64, into H."""
     M = len(H)
     for i in range(0, M, ROWS):
-        start = max(0, min(i, M - ROWS))  # tiles of one shape, so that one is compiled
+        start = max(0, min(i, M - ROWS))  # the last tile overlaps, so that only one shape is compiled
         H[start : start + ROWS] = _flushed(wide(kernel, z[start : start + ROWS], z).astype(H.dtype))
 
 
 def _aligned(M: int, dtype: np.dtype) -> Float[np.ndarray, "M M"]:
-    """An array whose memory JAX takes over without a copy: it begins at a multiple of 64 bytes."""
+    """Return an empty M x M array that starts at a multiple of 64 bytes, which JAX takes over without a copy."""
     size = M * M * dtype.itemsize
     buffer = np.empty(size + 64, np.uint8)
     start = -buffer.ctypes.data % 64

@@ -16,16 +16,21 @@ from pathgp.system.system import System, Targets
 
 
 class SGPR(Inducing):
-    """Sparse Gaussian process regression (Titsias, 2009), the closed form for small M, in float64.
+    """Sparse Gaussian process regression (Titsias, 2009): the closed form for small M, in float64.
 
     Mean and samples are those of the KL-optimal distribution of the values at the points z,
 
         mean k(·, z) (K_zz + K_zX Σ⁻¹ K_Xz)⁻¹ K_zX Σ⁻¹ y,
         covariance k − k(·, z) K_zz⁻¹ k(z, ·) + k(·, z) (K_zz + K_zX Σ⁻¹ K_Xz)⁻¹ k(z, ·).
 
-    A sample's targets are f^(z)(X) + ε with f^(z)(·) = k(·, z) K_zz⁻¹ f(z) (the paper's section 3.3 and appendix C).
-    `InducingCholesky`, and all that minimises the same objective, has f(X) there, which is the paper's approximation:
-    beside this solver it can be measured.
+    The targets of a sample are f^(z)(X) + ε with f^(z)(·) = k(·, z) K_zz⁻¹ f(z) (the paper's section 3.3 and appendix
+    C). `InducingCholesky`, and all solvers that minimise the same objective, have f(X) there, which is the paper's
+    approximation. Comparing them with this solver measures that approximation.
+
+    Parameters
+    ----------
+    points
+        The inducing points z.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -41,13 +46,13 @@ class SGPR(Inducing):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """The exact solution; `key`, `init`, `progress` and `saved` change nothing."""
+        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
         clock = time.perf_counter()
         z, means = self.support(system), targets.num_means
         f_z = np.asarray(targets.draws_at(z), dtype=np.float64)
         B = jnp.concatenate([targets.total[:, :means], targets.noise[:, means:]], axis=1)
         equations = NormalEquations.of(system, z, B, resolved(z))
-        # A Σ^−½ f^(z)(X) = AAᵀ L⁻¹ f(z): f^(z) is never evaluated at the data.
+        # Since A Σ^−½ f^(z)(X) = AAᵀ L⁻¹ f(z), f^(z) need not be evaluated at the data.
         whitened = linalg.solve_triangular(equations.L, f_z, lower=True)
         equations.right[:, means:] += equations.gram @ whitened - whitened
         return solved(self, z, equations, system.size, clock, observe)

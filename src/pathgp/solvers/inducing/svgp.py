@@ -1,4 +1,4 @@
-"""The variational baseline: a distribution of the values at inducing points, fitted by minibatches."""
+"""Stochastic variational inference: a distribution of the values at inducing points, fitted by minibatches."""
 
 import dataclasses
 import time
@@ -22,11 +22,11 @@ from pathgp.solvers.variational import MOST_JITTER, Variational, least_jitter, w
 from pathgp.system.system import System, Targets
 
 CHECKS = 100
-"""Points of the curve of the ELBO."""
+"""Number of points of the ELBO curve."""
 
 
 class _Parameters(eqx.Module):
-    """What Adam moves: the whitened mean m, C with the logarithm of its diagonal, and the points if they move."""
+    """The whitened mean m, C with the logarithm of its diagonal, and the points if they move."""
 
     mean: Float[Array, "M"]
     lower: Float[Array, "M M"]
@@ -34,7 +34,7 @@ class _Parameters(eqx.Module):
 
     @property
     def factor(self) -> Float[Array, "M M"]:
-        """C."""
+        """The lower triangular factor C."""
         return jnp.tril(self.lower, -1) + jnp.diag(jnp.exp(jnp.diag(self.lower)))
 
 
@@ -44,25 +44,41 @@ class _State(eqx.Module):
     batches: Batches
     jitter: Float[Array, ""]
     total: Float[Array, ""]
+    """Sum of the ELBO estimates since the last point of the curve."""
 
 
 class SVGP(Inducing):
     """Stochastic variational inference (Hensman et al., 2013) for u = f(z), whitened: q(u) = N(Lm, LSLᵀ), LLᵀ = K_zz.
 
-    Maximises by Adam, with a rate that decays along a cosine to zero, minibatch estimates of
+    Maximises minibatch estimates of
 
         ELBO = Σᵢ [log N(yᵢ; aᵢᵀm, Σᵢᵢ) − (k(xᵢ, xᵢ) − ‖aᵢ‖² + aᵢᵀSaᵢ) / 2Σᵢᵢ] − KL(N(m, S) ‖ N(0, I)),
 
-    with aᵢ = L⁻¹k(z, xᵢ). A step costs M² times the size of the batch, and M³ where the points move along
-    (`move_points`). The kernel and the noise are those of the process that is given: nothing is learned of them. What
-    is added to the diagonal of K_zz grows until the factor is finite, and stands in `info.reason`. `solution.q` is the
-    distribution, with the curve of the ELBO.
+    with aᵢ = L⁻¹k(z, xᵢ), by Adam with a cosine decay of the learning rate to zero. A step costs M² times the size of
+    the batch, and M³ if the points move. The kernel and the noise are those of the GP and are not fitted. The jitter of
+    K_zz is raised until its factor is finite, and reported in `info.reason`. The distribution and its ELBO curve are in
+    `solution.q`.
 
     Samples are f(·) + k(·, z) K_zz⁻¹(u − f(z)), u ~ q(u), with the prior draws f.
 
-    There is no linear system, but q has an optimum in closed form, (I + AAᵀ)m = AΣ^−½y and S = (I + AAᵀ)⁻¹ (`SGPR`);
-    the relative residual says how far from it q stands where it ends: ‖AΣ^−½y − (I + AAᵀ)m‖ / ‖AΣ^−½y‖ of the mean,
-    and ‖Cᵀ(I + AAᵀ)Cξ − ξ‖ / ‖ξ‖ of a sample u = L(m + Cξ). All steps are taken, whatever it is.
+    There is no linear system, but the optimum of q has a closed form, (I + AAᵀ)m = AΣ^−½y and S = (I + AAᵀ)⁻¹ (`SGPR`).
+    The relative residual is the distance of the final q from it: ‖AΣ^−½y − (I + AAᵀ)m‖ / ‖AΣ^−½y‖ for the mean, and
+    ‖Cᵀ(I + AAᵀ)Cξ − ξ‖ / ‖ξ‖ for a sample u = L(m + Cξ).
+
+    Parameters
+    ----------
+    points
+        The inducing points z.
+    steps
+        Number of steps, all of which are taken.
+    batch_size
+        Number of rows in a minibatch.
+    learning_rate
+        Initial learning rate of Adam.
+    move_points
+        Whether the points are optimised too.
+    tolerance
+        Relative residual up to which a column is reported as converged.
     """
 
     points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
@@ -88,7 +104,11 @@ class SVGP(Inducing):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """All steps, and a sample of q for each prior draw; `init` starts the mean, where the points stay."""
+        """Take all steps, then draw one sample of q for each prior draw. `init` starts the mean if the points stay.
+
+        Raises `ValueError` unless the targets have exactly one mean, if the prior draws are not known, or if K_zz is
+        not positive definite at the points; and `DivergenceError` if the ELBO becomes infinite or NaN.
+        """
         clock = time.perf_counter()
         self.support(system)
         if targets.num_means != 1:
@@ -96,10 +116,10 @@ class SVGP(Inducing):
                 f"SVGP fits one distribution to one column of observations, but {targets.num_means} columns of the "
                 "targets ask for a mean: solve for each with its samples alone."
             )
-        targets.draws_at(self.points)  # refused here, not after all steps, where the draws are not known
+        targets.draws_at(self.points)  # raises now, not after all steps, if the prior draws are not known
         y = targets.signal[:, 0]
         batch_key, sample_key = jax.random.split(key)
-        # As arrays, so that what is compiled does not depend on them.
+        # As arrays, so that other values do not recompile.
         dynamic = jnp.asarray(self.steps), jnp.asarray(self.learning_rate), jnp.asarray(self.tolerance)
         method = eqx.tree_at(lambda s: (s.steps, s.learning_rate, s.tolerance), self, dynamic)
         state, L_inverse = _start(method, system, batch_key, None if init is None or self.move_points else init[:, 0])
@@ -158,7 +178,7 @@ class SVGP(Inducing):
         progress: bool = False,
         saved: Slot | None = None,
     ) -> Solution:
-        """Draws more samples from the distribution that was fitted: no step is taken."""
+        """Draw more samples from the fitted distribution. No step is taken."""
         clock, q = time.perf_counter(), solution.q
         assert q is not None
         f_z = targets.draws_at(solution.points)
@@ -170,7 +190,7 @@ class SVGP(Inducing):
     def _found(
         self, system: System, targets: Targets, state: _State, key: PRNGKeyArray
     ) -> tuple[Float[Array, "M d"], Variational, Float[Array, "M s"], Float[Array, "s"]]:
-        """The points, the distribution, the weights of all columns and their relative residuals."""
+        """Return the points, the distribution, the weights of all columns and their relative residuals."""
         p = state.parameters
         points = self.points if p.points is None else p.points
         q = Variational(p.mean, p.factor, state.jitter)
@@ -197,7 +217,7 @@ class SVGP(Inducing):
             )
 
     def optimizer(self) -> optax.GradientTransformation:
-        """Adam with a rate that decays to zero at the last step."""
+        """Return Adam with a cosine decay of the learning rate to zero at the last step."""
         return optax.adam(lambda count: self.learning_rate * (1 + jnp.cos(jnp.pi * count / self.steps)) / 2)
 
 
@@ -205,12 +225,13 @@ class SVGP(Inducing):
 def _start(
     solver: SVGP, system: System, key: PRNGKeyArray, init: Float[Array, "M"] | None
 ) -> tuple[_State, Float[Array, "M M"]]:
-    """q(u) = p(u), or the mean of a warm start, and L⁻¹ at the points."""
+    """Return the state with q(u) = p(u), or with the mean of a warm start, and L⁻¹ at the points."""
     z, M = solver.points, solver.points.shape[0]
     K_zz = system.kernel(z, z)
     smallest = 10 * jnp.finfo(z.dtype).eps * jnp.mean(jnp.diag(K_zz))
     jitter = least_jitter(system.kernel, z, smallest)
     L_inverse = whitening(system.kernel, z, jitter)
+    # Weights v = K_zz⁻¹Lm have the whitened mean m = L⁻¹K_zz v.
     mean = jnp.zeros(M, z.dtype) if init is None else L_inverse @ (K_zz @ init + jitter * init)
     parameters = _Parameters(mean, jnp.zeros((M, M), z.dtype), z if solver.move_points else None)
     optimizer = solver.optimizer().init(parameters)  # pyright: ignore[reportArgumentType]
@@ -226,11 +247,12 @@ def elbo(
     y: Float[Array, "N"],
     batch: Int[Array, "b"],
 ) -> Float[Array, ""]:
-    """The estimate of the ELBO from the rows of a batch."""
+    """Return the estimate of the ELBO from the rows of a batch."""
     m, C = parameters.mean, parameters.factor
 
     def fits(X: Array, y: Array, noise: Array, kernel: Kernel, L_inverse: Array, z: Array, m: Array, C: Array) -> Array:
         A = L_inverse @ kernel(z, X)
+        # The bound at 0 is for rounding where a row is close to a point.
         unexplained = jnp.maximum(kernel.diag(X) - jnp.sum(A**2, axis=0), 0)
         misfit = (y - m @ A) ** 2 + unexplained + jnp.sum((C.T @ A) ** 2, axis=0)
         return -(jnp.log(2 * jnp.pi * noise) + misfit / noise) / 2
@@ -250,13 +272,14 @@ def _advance(
     state: _State,
     steps: Array,
 ) -> _State:
-    """`steps` steps in one compiled loop; `fixed` is L⁻¹ where the points stay."""
+    """Take `steps` steps in one compiled loop. `fixed` is L⁻¹, used if the points stay."""
     optimizer = solver.optimizer()
 
     def step(_: Array, state: _State) -> _State:
         batch, batches = state.batches.next(min(solver.batch_size, system.size))
         jitter = state.jitter
         if state.parameters.points is not None:
+            # Points that move closer together may need a larger jitter; it never decreases.
             jitter = least_jitter(system.kernel, state.parameters.points, jitter)
 
         def loss(p: _Parameters) -> Float[Array, ""]:
@@ -281,7 +304,7 @@ def _columns(
     f_z: Float[Array, "M s"],
     xi: Float[Array, "M s"],
 ) -> tuple[Float[Array, "M t"], Float[Array, "t"]]:
-    """The weights of the mean and the samples, and how far each is from the optimum: one pass over the data."""
+    """Return the weights of the mean and the samples, and their relative residuals, with one pass over the data."""
     L_inverse = whitening(system.kernel, z, q.jitter)
     U = jnp.concatenate([q.mean[:, None], q.factor @ xi], axis=1)
     fitted = system.of(z, L_inverse.T @ U)
