@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pathgp import Checkpoint, PathGPRegressor
-from pathgp.solvers import SAP, base
+from pathgp.solvers import SAP, loop
 from tests.runs.test_checkpoint import SOLVERS, X, files, stop_at_advance, y
 
 
@@ -33,7 +33,7 @@ def test_the_estimator_goes_on_through_learning_and_solve(kept, monkeypatch, tmp
 
 def steps_of_solves(monkeypatch, stop_at=None):
     """The numbers of steps that solvers take at once, from now on; Ctrl-C at one of them."""
-    advance, taken = base._advance, []
+    advance, taken = loop._advance, []
 
     def step(*arguments):
         taken.append(int(arguments[-1]))
@@ -41,7 +41,7 @@ def steps_of_solves(monkeypatch, stop_at=None):
             raise KeyboardInterrupt
         return advance(*arguments)
 
-    monkeypatch.setattr(base, "_advance", step)
+    monkeypatch.setattr(loop, "_advance", step)
     return taken
 
 

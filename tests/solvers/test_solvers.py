@@ -27,6 +27,7 @@ from pathgp.solvers import (
     InducingSGD,
     Info,
     Iterative,
+    Run,
 )
 from pathgp.solvers.base import warn_unless_converged
 from pathgp.system.system import Targets
@@ -210,7 +211,7 @@ def test_observers_see_the_run_and_do_not_change_it(name, key):
     system, targets = problem(N=400)
     seen = []
     plain = SHORT[name].solve(system, targets, key=key)
-    watched = SHORT[name].solve(system, targets, key=key, observe=Every(2, seen.append), progress=True)
+    watched = SHORT[name].solve(system, targets, key=key, run=Run(Every(2, seen.append), progress=True))
     assert bool(jnp.all(plain.weights == watched.weights))
     assert [s.step for s in seen] == list(range(2, plain.info.steps + 1, 2))
     assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(seen))
@@ -234,7 +235,7 @@ def test_columns_that_stop_at_different_passes_do_not_depend_on_who_looks_on(key
 
 def test_the_progress_bar_names_solver_and_residual(key, capsys):
     system, targets = problem(N=400)
-    SHORT["SAP"].solve(system, targets, key=key, progress=True)
+    SHORT["SAP"].solve(system, targets, key=key, run=Run(progress=True))
     shown = capsys.readouterr().err
     assert "SAP" in shown
     assert "residual" in shown
@@ -280,16 +281,16 @@ def test_a_time_limit_ends_the_run_and_the_residual_is_that_of_its_weights(name,
 
 @pytest.mark.parametrize("name", SHORT)
 def test_one_compilation_serves_every_solve_of_a_shape(name, key):
-    from pathgp.solvers import base
+    from pathgp.solvers import loop
 
     system, targets = problem(N=400)
     SHORT[name].solve(system, targets, key=key)
-    compiled = [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._look)]
+    compiled = [f._cached._cache_size() for f in (loop._prepare, loop._start, loop._advance, loop._look)]
     other = eqx.tree_at(
         lambda s: (s.noise, s.kernel.lengthscale), system, (2 * system.noise, 0.7 * system.kernel.lengthscale)
     )
-    SHORT[name].solve(other, targets, key=jax.random.key(7), observe=Every(3, lambda s: None))
-    assert compiled == [f._cached._cache_size() for f in (base._prepare, base._start, base._advance, base._look)]
+    SHORT[name].solve(other, targets, key=jax.random.key(7), run=Run(Every(3, lambda s: None)))
+    assert compiled == [f._cached._cache_size() for f in (loop._prepare, loop._start, loop._advance, loop._look)]
 
 
 def test_one_row(key):

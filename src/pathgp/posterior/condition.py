@@ -12,8 +12,8 @@ from pathgp.posterior.gp import GP, PROCESS, parts
 from pathgp.posterior.posterior import Posterior, _at_places, _at_rows, _posterior
 from pathgp.posterior.problem import problem, split
 from pathgp.runs.checkpoint import Checkpoint, slot_of
+from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Every, Solver
-from pathgp.solvers.base import going_on
 from pathgp.solvers.local import Local
 from pathgp.system.duplicates import put_together
 
@@ -124,9 +124,8 @@ def _condition(
         raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
     init = _at_rows(init, solver, system)
     with slot as saved:
-        solution = solver.solve(
-            system, targets, key=solve_key, init=init, observe=observe, progress=progress, **going_on(saved)
-        )
+        run = Run(observe, progress, saved)
+        solution = solver.solve(system, targets, key=solve_key, init=init, run=run)
     return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
 
 

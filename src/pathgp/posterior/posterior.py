@@ -20,8 +20,9 @@ from pathgp.posterior.predict import Predictive
 from pathgp.posterior.problem import draw, mean_targets, sample_targets, split
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
 from pathgp.runs.checkpoint import Checkpoint, slot_of
+from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Cholesky, Info, Solution, Solver
-from pathgp.solvers.base import AccuracyWarning, going_on
+from pathgp.solvers.base import AccuracyWarning
 from pathgp.solvers.inducing.base import Inducing
 from pathgp.solvers.local import Local, Projection
 from pathgp.system.duplicates import Places, put_together
@@ -163,8 +164,7 @@ class Posterior(Predictive):
                 targets,
                 key=extend_key,
                 solve_key=self.key,
-                progress=progress,
-                **going_on(saved),
+                run=Run(progress=progress, saved=saved),
             )
         unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
@@ -239,7 +239,7 @@ class Posterior(Predictive):
         local = self.local or self.solver.counts_on(system)
         with slot as saved:
             solution = self.solver.solve(
-                system, all_targets, key=solve_key, init=init, progress=progress, **going_on(saved)
+                system, all_targets, key=solve_key, init=init, run=Run(progress=progress, saved=saved)
             )
         return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
 

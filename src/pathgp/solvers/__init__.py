@@ -1,15 +1,13 @@
 """Solvers of the linear system (K + Σ) W = B, one class per method."""
 
+from pathgp.runs.run import Every, Run, Snapshot
 from pathgp.solvers.auto import Auto
 from pathgp.solvers.base import (
     AccuracyWarning,
     ConvergenceWarning,
     DivergenceError,
-    Every,
     HandOverWarning,
     Info,
-    Iterative,
-    Snapshot,
     Solution,
     Solver,
 )
@@ -20,6 +18,7 @@ from pathgp.solvers.inducing.cg import InducingCG
 from pathgp.solvers.inducing.sgd import InducingSGD
 from pathgp.solvers.inducing.sgpr import SGPR
 from pathgp.solvers.inducing.svgp import SVGP
+from pathgp.solvers.loop import Iterative
 from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
@@ -45,6 +44,7 @@ __all__ = [
     "InducingSGD",
     "Info",
     "Iterative",
+    "Run",
     "Snapshot",
     "Solution",
     "Solver",

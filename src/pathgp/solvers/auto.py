@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels.base import has_coordinates
-from pathgp.runs.checkpoint import Slot
 from pathgp.runs.memory import memory_limit
-from pathgp.solvers.base import ConvergenceWarning, DivergenceError, Every, HandOverWarning, Solution, Solver
+from pathgp.runs.run import Run
+from pathgp.solvers.base import ConvergenceWarning, DivergenceError, HandOverWarning, Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.local import Local
 from pathgp.solvers.sap import SAP
@@ -122,9 +122,7 @@ class Auto(Solver):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "N s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
         """Solve with the chosen solver, and with `Cholesky` if that one fails and the system can be factorised.
 
@@ -137,9 +135,7 @@ class Auto(Solver):
             with warnings.catch_warnings():
                 if _can_factorise(system):
                     warnings.simplefilter("ignore", ConvergenceWarning)  # a factorisation can take over
-                solution = solver.solve(
-                    system, targets, key=key, init=init, observe=observe, progress=progress, saved=saved
-                )
+                solution = solver.solve(system, targets, key=key, init=init, run=run)
             info, failed = solution.info, None
         except DivergenceError as error:
             if not _can_factorise(system):
@@ -152,7 +148,7 @@ class Auto(Solver):
             reason = f"{failed}, so that {system.size} rows were factorised"
             # The warning points to the call of `condition`, four frames up.
             warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)
-            solution = Cholesky().solve(system, targets, key=key, progress=progress)
+            solution = Cholesky().solve(system, targets, key=key)
         return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
 
 

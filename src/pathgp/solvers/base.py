@@ -1,27 +1,18 @@
-"""What a solver is, what it returns, and the one loop that all iterative solvers share."""
+"""The interface of a solver, what it returns, and the warnings it gives."""
 
 import dataclasses
-import logging
-import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float64, Int, PRNGKeyArray
 
-from pathgp import _checks as checks
-from pathgp.parallel.sharding import any_process
-from pathgp.runs.checkpoint import Slot
+from pathgp.runs.run import Run
 from pathgp.solvers.local import Local
 from pathgp.solvers.variational import Variational
 from pathgp.system.system import System, Targets
-
-logger = logging.getLogger("pathgp")
 
 
 class ConvergenceWarning(UserWarning):
@@ -100,25 +91,6 @@ class Solution(eqx.Module):
         return Solution(self.points, weights, residual, info, self.rows, self.q, right.factor)
 
 
-class Snapshot(eqx.Module):
-    """What an observer is shown in the course of a solve."""
-
-    step: int
-    passes: float
-    seconds: float
-    weights: Float[Array, "N s"]
-
-
-class Every(eqx.Module):
-    """Calls `call(snapshot)` every `steps` steps, for instance to draw a learning curve."""
-
-    steps: int
-    call: Callable[[Snapshot], None]
-
-    def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "Every.steps")
-
-
 class Solver(eqx.Module):
     """Solves (K + Σ) W = B, all columns together."""
 
@@ -130,11 +102,17 @@ class Solver(eqx.Module):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "N s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
-        """The solution, started from the weights `init` (zero if None), or from where `saved` had come to."""
+        """Return the solution.
+
+        Parameters
+        ----------
+        system, targets : K + Σ, and the right-hand sides
+        key : for the random choices of the solver
+        init : weights to start from; zero if None
+        run : observer, progress bar and checkpoint; none of them if None
+        """
 
     def extend(
         self,
@@ -144,15 +122,14 @@ class Solver(eqx.Module):
         *,
         key: PRNGKeyArray,
         solve_key: PRNGKeyArray,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
-        """Samples more, beside the columns of `solution`, which `solve_key` gave: here by solving for them.
+        """Return the columns of further samples, which are to follow those of `solution`: here by solving for them.
 
-        With the same key as before, so that a solver on a random subset takes the same one; `key` is for a solver whose
-        samples are random themselves.
+        `solve_key` is the key of the first solve, so that a solver on a random subset takes the same one. `key` is for
+        a solver whose samples are random themselves.
         """
-        return self.solve(system, targets, key=solve_key, progress=progress, **going_on(saved))
+        return self.solve(system, targets, key=solve_key, run=run)
 
     def counts_on(self, system: System) -> Local | None:
         """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
@@ -172,284 +149,6 @@ class Solver(eqx.Module):
 
 
 MORE = "allow more steps or take another solver"
-GROWN = 2.0
-"""A column whose residual is this many times its smallest so far is taken back to there."""
-MOST_RESTARTS = 3
-ROUNDED = 1e-5
-"""Of the scale of the merit of an iterate: differences that may be rounding."""
-HALVED = 0.5
-"""What one renewal of the residual must leave of that of another, else precision is used up."""
-
-
-def going_on(saved: Slot | None) -> dict[str, Any]:
-    """The argument `saved` of a solve, if there is a checkpoint: a solver that knows of none works without."""
-    return {} if saved is None else {"saved": saved}
-
-
-class Iterative(Solver):
-    """A solver that repeats one step until the residual of every column is within `tolerance`.
-
-    A subclass gives the pieces; `solve` is the loop. `plan` holds what stays the same, `state` what changes. Every
-    floating-point array of the state has the columns as its last axis: a column that has converged is frozen there,
-    so that it does not depend on which others are solved along.
-    """
-
-    tolerance: eqx.AbstractVar[float]
-    max_seconds: eqx.AbstractVar[float]
-    limits: ClassVar[tuple[str, ...]] = ("tolerance", "max_seconds")
-    """Settings that only the loop looks at: what is compiled does not depend on them."""
-
-    @abstractmethod
-    def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-        """The plan: what is computed once."""
-
-    def prepared(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-        """The plan from `prepare`, compiled; a solver that prepares itself on the host calls it as it is."""
-        return _prepare(self, system, targets, key)
-
-    def remark(self, plan: Any) -> str:
-        """What the plan had to add to go on, for `Info.reason`."""
-        return ""
-
-    @abstractmethod
-    def start(
-        self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
-    ) -> Any:
-        """The first state."""
-
-    @abstractmethod
-    def step(self, plan: Any, system: System, targets: Targets, state: Any) -> Any:
-        """The next state."""
-
-    @abstractmethod
-    def weights(self, plan: Any, state: Any) -> Float[Array, "N s"]:
-        """The weights that the state stands for."""
-
-    @abstractmethod
-    def residual(
-        self, plan: Any, system: System, targets: Targets, state: Any
-    ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
-        """The relative residual of each column, and the residual columns if they are at hand."""
-
-    is_bounded: ClassVar[bool] = True
-    """Whether an iterate that is worse than zero weights means that the solve has diverged."""
-    recursive: ClassVar[bool] = False
-    """Whether the residual is that of a recursion, from which rounding leads away.
-
-    It is then computed anew at the end, and the solve goes on where that shows more, as long as this helps.
-    """
-
-    def renewed(self, plan: Any, system: System, targets: Targets, state: Any) -> Any:
-        """The state with its residual computed from the weights."""
-        return state
-
-    def restarted(
-        self,
-        plan: Any,
-        system: System,
-        targets: Targets,
-        state: Any,
-        weights: Float[Array, "N s"],
-        residual: Float[Array, "N s"] | None,
-        grown: Bool[Array, "s"],
-    ) -> Any:
-        """The state in which columns that have grown begin again at these weights, without momentum."""
-        return state
-
-    def estimated_error(self, plan: Any, system: System, targets: Targets, state: Any) -> Float[Array, "s"]:
-        """The estimated error of each column; zero for a method that has no estimate."""
-        return jnp.zeros_like(targets.signal[0])
-
-    def verdict(self, look: "Look", targets: Targets) -> Bool[Array, "s"]:
-        """Whether each column has converged: its relative residual is within the tolerance."""
-        return look.relative <= self.tolerance
-
-    def gives_up(self, look: "Look", targets: Targets, history: list[float], looks: int) -> bool:
-        """Whether the solve would not converge within so many looks, to be asked at each of them.
-
-        `history` is the method's to write: what it has seen at earlier looks.
-        """
-        return False
-
-    @abstractmethod
-    def schedule(self, system: System) -> tuple[int, int, float]:
-        """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
-
-    def solve(
-        self,
-        system: System,
-        targets: Targets,
-        *,
-        key: PRNGKeyArray,
-        init: Float[Array, "N s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
-    ) -> Solution:
-        """Steps until every column has converged, or the steps or the seconds are used up."""
-        clock = time.perf_counter()
-        points = self.support(system)
-        last, check, passes = self.schedule(system)
-        plan_key, start_key = jax.random.split(key)
-        method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
-        plan = method.prepared(system, targets, plan_key)
-        state = _start(method, plan, system, targets, start_key, init)
-        bar = progress_bar(type(self).__name__, last) if progress else None
-
-        look = _look(method, plan, system, targets, state)
-        converged = self.verdict(look, targets)
-        best = _best(look, _weights(method, plan, state), targets)
-        done, seconds, restarts = 0, 0.0, 0
-        renewals, left = 0, [float("inf")] * 2  # the largest residual at the last two renewals
-        history, given_up = [], False
-        before = None if saved is None else saved.restore((state, converged, best))
-        if before is not None:
-            state, converged, best = before[0]
-            restarts = int(before[1].get("restarts", 0))
-            done, seconds = int(before[1]["steps"]), float(before[1]["seconds"])
-            renewals, left = int(before[1].get("renewals", 0)), list(before[1].get("left", left))
-            history, given_up = list(before[1].get("history", [])), bool(before[1].get("given_up", False))
-            clock -= seconds
-            look = _look(method, plan, system, targets, state)
-        if bar is not None:
-            bar.update(done)
-        exhausted = lambda: left[1] > HALVED * left[0]
-        while (
-            done < last
-            and not (bool(jnp.all(converged)) or exhausted() or given_up)
-            and (done == 0 or self._in_time(system, seconds))
-        ):
-            until = [last, done + check - done % check]
-            if observe is not None:
-                until.append(done + observe.steps - done % observe.steps)
-            if self.max_seconds < float("inf") or saved is not None:
-                until.append(done + max(1, check // 10))
-            advanced = min(until) - done
-            state = _advance(method, plan, system, targets, state, converged, jnp.asarray(advanced))
-            done += advanced
-            if done % check == 0 or done == last:
-                look = _look(method, plan, system, targets, state)
-                now = _best(look, _weights(method, plan, state), targets)
-                best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
-                if bool(jnp.any(grown)) and restarts == MOST_RESTARTS:
-                    break
-                if bool(jnp.any(grown)):
-                    state, restarts = _restarted(method, plan, system, targets, state, best, grown), restarts + 1
-                    look = _look(method, plan, system, targets, state)
-                    logger.info("%s restarts %d columns whose residual grew.", type(self).__name__, int(grown.sum()))
-                converged = converged | self.verdict(look, targets)
-                if self.recursive and bool(jnp.all(converged)):
-                    state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
-                    look = _look(method, plan, system, targets, state)
-                    converged = self.verdict(look, targets)
-                    best = _best(look, _weights(method, plan, state), targets)  # not a recursion's
-                    left = [left[1], float(jnp.max(look.relative))]
-                given_up = self.gives_up(look, targets, history, -(-last // check))
-            seconds = time.perf_counter() - clock
-            if observe is not None and done % observe.steps == 0:
-                observe.call(Snapshot(done, done * passes, seconds, _weights(method, plan, state)))
-            if bar is not None:
-                bar.set_postfix_str(f"residual {float(jnp.max(look.relative)):.1e}", refresh=False)
-                bar.update(advanced)
-            if saved is not None:
-                known = {
-                    "restarts": restarts,
-                    "renewals": renewals,
-                    "left": left,
-                    "history": history,
-                    "given_up": given_up,
-                }
-                saved.keep((state, converged, best), steps=done, seconds=seconds, **known)
-        if self.recursive and not (bool(jnp.all(converged)) or exhausted()):
-            state, renewals = _renewed(method, plan, system, targets, state), renewals + 1
-            look = _look(method, plan, system, targets, state)
-            converged = self.verdict(look, targets)
-        if done % check and done < last:  # out of time between two looks at the residual
-            look = _look(method, plan, system, targets, state)
-            converged = self.verdict(look, targets)
-        if bar is not None:
-            bar.close()
-        now = _best(look, _weights(method, plan, state), targets)
-        best, grown = _better(best, now, converged | ~jnp.asarray(self.is_bounded))
-        if bool(jnp.any(grown)):
-            state = _restarted(method, plan, system, targets, state, best, grown)
-            look = _look(method, plan, system, targets, state)
-            now = _best(look, _weights(method, plan, state), targets)
-        self._refuse_divergence(now, grown, done)
-        weights = jax.block_until_ready(now.weights)
-        seconds = time.perf_counter() - clock
-        taken = done, done * passes + renewals, seconds
-        info = Info(type(self).__name__, *taken, self.tolerance, look.relative, converged, self.remark(plan))
-        precise = f"{weights.dtype} allows none here: enable float64, or take more noise" if exhausted() else MORE
-        warn_unless_converged(info, precise)
-        return Solution(points, weights, look.residual, info)
-
-    def _in_time(self, system: System, seconds: float) -> bool:
-        return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
-
-    def _refuse_divergence(self, now: "_Iterate", grown: Bool[Array, "s"], step: int) -> None:
-        """Raises `DivergenceError` where weights are worse than zero, or were never better before they grew."""
-        if self.is_bounded:
-            least = now.merit <= jnp.where(grown, -ROUNDED, ROUNDED) * now.scale
-        else:
-            least = jnp.isfinite(now.relative)
-        if not bool(jnp.all(least)):
-            raise DivergenceError(
-                f"{type(self).__name__} diverged: after {step} steps the weights are no better than zero (relative "
-                f"residual {float(jnp.max(now.relative)):.1e}). Take a smaller step size, more noise, or another "
-                "solver such as solvers.Auto()."
-            )
-
-
-class Look(eqx.Module):
-    """What is measured between steps, when frozen columns are where they stopped."""
-
-    relative: Float[Array, "s"]
-    residual: Float[Array, "N s"] | None
-    error: Float[Array, "s"]
-
-
-class _Iterate(eqx.Module):
-    """What a solve has come to.
-
-    `merit` tells iterates apart, and is 0 for zero weights: where the residual is known, the objective
-    ½wᵀHw − bᵀw = −½wᵀ(b + r), which falls from step to step even where the residual does not; else the relative
-    residual less one.
-    """
-
-    relative: Float[Array, "s"]
-    merit: Float[Array, "s"]
-    scale: Float[Array, "s"]
-    """Of a part of which the merit is rounded."""
-    weights: Float[Array, "N s"]
-    residual: Float[Array, "N s"] | None
-
-
-@eqx.filter_jit
-def _best(look: Look, weights: Array, targets: Targets) -> _Iterate:
-    relative, residual = look.relative, look.residual
-    if residual is None or weights.shape != targets.signal.shape:
-        return _Iterate(relative, relative - 1, jnp.ones_like(relative), weights, residual)
-    b = targets.total
-    objective, size = -jnp.sum(weights * (b + residual), axis=0) / 2, jnp.sum(jnp.abs(weights * b), axis=0)
-    return _Iterate(relative, objective, size, weights, residual)
-
-
-@eqx.filter_jit
-def _better(best: _Iterate, now: _Iterate, frozen: Array) -> tuple[_Iterate, Bool[Array, "s"]]:
-    """The better iterate of each column, and the columns that are far from their best now, or not finite."""
-    is_better = (now.merit < best.merit) & jnp.isfinite(now.relative)
-    take = lambda new, old: jnp.where(is_better, new, old)
-    grown = ~(now.relative <= GROWN * best.relative) & ~(now.merit <= best.merit + ROUNDED * best.scale)
-    return jax.tree.map(take, now, best), grown & ~frozen
-
-
-@eqx.filter_jit
-def _restarted(
-    solver: Iterative, plan: Any, system: System, targets: Targets, state: Any, best: _Iterate, grown: Array
-) -> Any:
-    again = solver.restarted(plan, system, targets, state, best.weights, best.residual, grown)
-    return system.constrained(again)
 
 
 def warn_unless_converged(info: Info, advice: str = MORE) -> None:
@@ -465,58 +164,3 @@ def warn_unless_converged(info: Info, advice: str = MORE) -> None:
             ConvergenceWarning,
             stacklevel=3,
         )
-
-
-def progress_bar(name: str, total: int) -> Any:
-    """A bar that counts steps."""
-    from tqdm.auto import tqdm
-
-    return tqdm(total=total, desc=name, unit="step")
-
-
-@eqx.filter_jit
-def _prepare(solver: Iterative, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-    return system.constrained(solver.prepare(system, targets, key))
-
-
-@eqx.filter_jit
-def _start(
-    solver: Iterative, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Array | None
-) -> Any:
-    return system.constrained(solver.start(plan, system, targets, key, init))
-
-
-@eqx.filter_jit
-def _weights(solver: Iterative, plan: Any, state: Any) -> Float[Array, "N s"]:
-    return solver.weights(plan, state)
-
-
-@eqx.filter_jit
-def _look(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Look:
-    return Look(*solver.residual(plan, system, targets, state), solver.estimated_error(plan, system, targets, state))
-
-
-@eqx.filter_jit
-def _renewed(solver: Iterative, plan: Any, system: System, targets: Targets, state: Any) -> Any:
-    return system.constrained(solver.renewed(plan, system, targets, state))
-
-
-# Wide vectors: the tiled product took a fifth less time with them on a CPU with AVX-512. Elsewhere it is untried.
-@eqx.filter_jit(compiler_options={"xla_cpu_prefer_vector_width": "512"})  # pyright: ignore[reportCallIssue]
-def _advance(
-    solver: Iterative,
-    plan: Any,
-    system: System,
-    targets: Targets,
-    state: Any,
-    frozen: Bool[Array, "s"],
-    steps: Array,
-) -> Any:
-    """`steps` steps in one compiled loop; columns that are frozen keep their state."""
-    new = jax.lax.fori_loop(0, steps, lambda _, s: solver.step(plan, system, targets, s), state)
-
-    def keep(old_leaf: Array, new_leaf: Array) -> Array:
-        is_columns = jnp.issubdtype(new_leaf.dtype, jnp.floating)
-        return jnp.where(frozen, old_leaf, new_leaf) if is_columns else new_leaf
-
-    return system.constrained(jax.tree.map(keep, state, new))

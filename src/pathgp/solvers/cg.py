@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from pathgp import _checks as checks
 from pathgp.linalg.blocks import tall_svd
 from pathgp.parallel.sharding import over_rows, take
-from pathgp.solvers.base import Iterative
+from pathgp.solvers.loop import Iterative, Position, Solve
 from pathgp.system.system import System, Targets
 
 
@@ -38,6 +38,10 @@ class _State(eqx.Module):
     rz: Float[Array, "s"]
 
 
+HALVED = 0.5
+"""Stop when recomputing the true residual no longer makes it this much smaller: working precision is exhausted."""
+
+
 class CG(Iterative):
     """Preconditioned conjugate gradients on all columns at once (Wang et al., 2019).
 
@@ -62,8 +66,6 @@ class CG(Iterative):
     tolerance: float = 0.01
     max_seconds: float = float("inf")
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
-    # The residual of the recursion drifts from that of the weights; it has been up to 8000 times smaller.
-    recursive: ClassVar[bool] = True
 
     def __check_init__(self) -> None:
         checks.at_least(self.steps, 1, "CG.steps")
@@ -88,9 +90,25 @@ class CG(Iterative):
         r = targets.total if init is None else targets.total - system @ init
         return _begun(plan, w, r)
 
-    def renewed(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
-        """Start again from the current weights, with their residual computed from scratch."""
-        return _begun(plan, state.w, targets.total - system @ state.w)
+    def confirmed(self, solve: Solve, at: Position) -> Position:
+        """Recompute the residual from the weights, and start again from there.
+
+        The residual of the recursion drifts from that of the weights; it has been up to 8000 times smaller.
+        """
+        state = _renewed(solve.plan, solve.system, solve.targets, at.state)
+        look = solve.look(state)
+        return at._replace(
+            state=state,
+            look=look,
+            converged=self.verdict(look, solve.targets),
+            best=solve.iterate(state, look),  # the best so far was measured by the recursion
+            renewals=at.renewals + 1,
+            left=(at.left[1], float(jnp.max(look.relative))),
+        )
+
+    def is_exhausted(self, at: Position) -> bool:
+        """Whether the last renewal no longer halved the true residual."""
+        return at.left[1] > HALVED * at.left[0]
 
     def restarted(
         self,
@@ -128,6 +146,12 @@ class CG(Iterative):
     def schedule(self, system: System) -> tuple[int, int, float]:
         """Check the residual after every step; a step is one pass."""
         return self.steps, 1, 1.0
+
+
+@eqx.filter_jit
+def _renewed(plan: Any, system: System, targets: Targets, state: _State) -> _State:
+    """A start at the present weights."""
+    return system.constrained(_begun(plan, state.w, targets.total - system @ state.w))
 
 
 def _begun(plan: Any, w: Float[Array, "N s"], r: Float[Array, "N s"]) -> _State:

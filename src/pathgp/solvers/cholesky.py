@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp.linalg.factor import substitute
-from pathgp.runs.checkpoint import Slot
-from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
+from pathgp.runs.run import Run
+from pathgp.solvers.base import Info, Solution, Solver
 from pathgp.system.dense import factor_of, row_tiles
 from pathgp.system.system import System, Targets
 
@@ -37,11 +37,9 @@ class Cholesky(Solver):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "N s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
-        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
+        """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
         split, targets = system, targets.each(system.collected)
         system = system.gathered()  # each process solves the whole system on its own host
@@ -53,7 +51,7 @@ class Cholesky(Solver):
         weights, residual = (split.placed(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))
         relative = jnp.asarray(np.linalg.norm(left, axis=0) / np.asarray(targets.norms), dtype=W.dtype)
         seconds = time.perf_counter() - clock
-        if observe is not None:
-            observe.call(Snapshot(1, 1.0, seconds, weights))
+        if run is not None:
+            run.show(1, 1.0, weights)
         info = Info("Cholesky", 1, 1.0, seconds, 0.0, relative, jnp.isfinite(relative))
         return Solution(split.X, weights, residual, info, factor=L)

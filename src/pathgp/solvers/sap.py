@@ -16,9 +16,9 @@ from pathgp.linalg.neighbours import Exhaustive, in_neighbourhoods, smallest
 from pathgp.linalg.small import definite_solve
 from pathgp.linalg.tiles import map_rows, product_of_rows, split_product
 from pathgp.parallel.sharding import add_rows, constrained, padded_rows, slice_rows
-from pathgp.solvers.base import Iterative, Look
 from pathgp.solvers.error import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
 from pathgp.solvers.local import Local
+from pathgp.solvers.loop import Iterative, Look
 from pathgp.system.system import System, Targets
 
 PROBES = 256

@@ -9,8 +9,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.linalg.blocks import top_eigenvalue
-from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches, probe_rows, probed_residual
+from pathgp.solvers.loop import Iterative
 from pathgp.system.system import System, Targets
 
 

@@ -9,8 +9,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from pathgp import _checks as checks
-from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches, probe_rows, probed_residual
+from pathgp.solvers.loop import Iterative
 from pathgp.system.system import System, Targets
 
 

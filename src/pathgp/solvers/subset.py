@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.parallel.sharding import gathered, take
-from pathgp.runs.checkpoint import Slot
-from pathgp.solvers.base import Every, Solution, Solver
+from pathgp.runs.run import Run
+from pathgp.solvers.base import Solution, Solver
 from pathgp.solvers.cholesky import Cholesky
 from pathgp.solvers.inducing.base import Inducing
 from pathgp.solvers.local import Local
@@ -61,9 +61,7 @@ class SubsetOfData(Solver):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "N s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
         """Return the solution on the subset, or on all rows if there are at most `rows`. `init` has no effect."""
         subset_key, solve_key = jax.random.split(key)
@@ -72,7 +70,7 @@ class SubsetOfData(Solver):
         noise = system.noise if system.noise.ndim == 0 else some(system.noise)
         part = System(system.kernel, some(system.X), noise, system.tile).split(system.mesh)
         b = targets.each(lambda columns: part.placed(some(columns)))
-        solution = self.solver.solve(part, b, key=solve_key, observe=observe, progress=progress, saved=saved)
+        solution = self.solver.solve(part, b, key=solve_key, run=run)
         inner = solution.info
         # Passes are counted in units of all pairs of rows of the whole data set.
         name, passes = f"SubsetOfData, {inner.solver}", inner.passes * (part.size / system.size) ** 2

@@ -23,7 +23,7 @@ from pathgp import Local, condition
 from pathgp.cli.bench import store
 from pathgp.linalg.neighbours import in_neighbourhoods
 from pathgp.linalg.tiles import tiled_product
-from pathgp.solvers import CG, SAP, Auto, Cholesky, Every
+from pathgp.solvers import CG, SAP, Auto, Cholesky, Every, Run
 from pathgp_paper.bench import contest
 
 PASSES = (1, 2, 3, 5, 10, 20, 50)
@@ -178,11 +178,11 @@ def main():
 
     def sap(init, look, kind=SAP):
         solver = kind(passes=20, tolerance=0.0)
-        solver.solve(system, truth.targets, key=key, init=init, observe=every(look))
+        solver.solve(system, truth.targets, key=key, init=init, run=Run(every(look)))
 
     def library_cg(_, look):
         solver = CG(steps=max(PASSES), tolerance=0.0)
-        solver.solve(system, truth.targets, key=key, observe=Every(1, lambda s: look(s.step, s.weights)))
+        solver.solve(system, truth.targets, key=key, run=Run(Every(1, lambda s: look(s.step, s.weights))))
 
     print("RMS error in posterior sd after so many passes")
     contest_of("SAP", lambda: None, sap)

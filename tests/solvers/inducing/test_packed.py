@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pathgp.kernels import RBF, Matern32
-from pathgp.solvers import InducingCG, base
+from pathgp.solvers import InducingCG, loop
 from pathgp.solvers.inducing.base import gram_product
 from pathgp.solvers.inducing.packed import Packed, pack
 from tests.support.problems import problem
@@ -67,10 +67,10 @@ def test_a_solve_says_what_its_preconditioner_had_to_add_and_compiles_once(key):
     assert solver.solve(system, targets, key=key).info.reason == solver.remark(plan) == ""
     more = eqx.tree_at(lambda p: p.precondition.jitter, plan, 1000 * plan.ridge)
     assert "was added to the diagonal of K_zz in the preconditioner" in solver.remark(more)
-    compiled = base._advance._cached._cache_size()
+    compiled = loop._advance._cached._cache_size()
     other = eqx.tree_at(lambda s: s.kernel.lengthscale, system, 0.5 * system.kernel.lengthscale)
     InducingCG(system.X[:40], steps=3).solve(other, targets, key=key)
-    assert compiled == base._advance._cached._cache_size()
+    assert compiled == loop._advance._cached._cache_size()
 
 
 @pytest.mark.parametrize("tile", [(16, 50), (512, 2048)])

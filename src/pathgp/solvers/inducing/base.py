@@ -15,8 +15,8 @@ from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.linalg.tiles import pad_rows
 from pathgp.parallel.sharding import over_rows
-from pathgp.runs.checkpoint import Slot
-from pathgp.solvers.base import Every, Info, Snapshot, Solution, Solver
+from pathgp.runs.run import Run
+from pathgp.solvers.base import Info, Solution, Solver
 from pathgp.solvers.local import Local
 from pathgp.solvers.variational import MOST_JITTER
 from pathgp.system.dense import wide
@@ -164,14 +164,12 @@ class InducingCholesky(Inducing):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "M s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
-        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
+        """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
         z = self.support(system)
-        return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, observe)
+        return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, run)
 
 
 def resolved(z: Float[Array, "M d"]) -> float:
@@ -183,13 +181,13 @@ def resolved(z: Float[Array, "M d"]) -> float:
 
 
 def solved(
-    solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, observe: Every | None
+    solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, run: Run | None
 ) -> Solution:
     """Return the `Solution` of a direct solver that started at the time `clock`."""
     V, relative = equations.solve()
     weights, residual = jnp.asarray(V, dtype=z.dtype), jnp.asarray(relative, dtype=z.dtype)
     seconds, passes = time.perf_counter() - clock, z.shape[0] / rows
-    if observe is not None:
-        observe.call(Snapshot(1, passes, seconds, weights))
+    if run is not None:
+        run.show(1, passes, weights)
     info = Info(type(solver).__name__, 1, passes, seconds, 1e-6, residual, residual <= 1e-6)
     return Solution(z, weights, None, info)

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pathgp import _checks as checks
 from pathgp.linalg.tiles import split_product
 from pathgp.parallel.sharding import everywhere
-from pathgp.solvers.base import Iterative
 from pathgp.solvers.inducing.base import Inducing, gram_product, right_hand_side
 from pathgp.solvers.inducing.packed import Packed
+from pathgp.solvers.loop import Iterative
 from pathgp.system.system import System, Targets
 
 # With little noise, the residual of the recursion was wrong by a factor of a hundred.

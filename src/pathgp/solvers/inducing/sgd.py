@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from pathgp import _checks as checks
 from pathgp.linalg.tiles import product_of_rows, split_product
-from pathgp.solvers.base import Iterative
 from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing.base import Inducing, right_hand_side
+from pathgp.solvers.loop import Iterative
 from pathgp.solvers.sgd import SGD
 from pathgp.system.system import System, Targets
 

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from scipy import linalg
 
 from pathgp import _checks as checks
-from pathgp.runs.checkpoint import Slot
-from pathgp.solvers.base import Every, Solution
+from pathgp.runs.run import Run
+from pathgp.solvers.base import Solution
 from pathgp.solvers.inducing.base import Inducing, NormalEquations, resolved, solved
 from pathgp.system.system import System, Targets
 
@@ -42,11 +42,9 @@ class SGPR(Inducing):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "M s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
-        """Return the exact solution. `key`, `init`, `progress` and `saved` have no effect."""
+        """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
         z, means = self.support(system), targets.num_means
         f_z = np.asarray(targets.draws_at(z), dtype=np.float64)
@@ -55,4 +53,4 @@ class SGPR(Inducing):
         # Since A Σ^−½ f^(z)(X) = AAᵀ L⁻¹ f(z), f^(z) need not be evaluated at the data.
         whitened = linalg.solve_triangular(equations.L, f_z, lower=True)
         equations.right[:, means:] += equations.gram @ whitened - whitened
-        return solved(self, z, equations, system.size, clock, observe)
+        return solved(self, z, equations, system.size, clock, run)

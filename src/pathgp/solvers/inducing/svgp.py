@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.parallel.sharding import share
-from pathgp.runs.checkpoint import Slot
-from pathgp.solvers.base import DivergenceError, Every, Info, Snapshot, Solution, progress_bar, warn_unless_converged
+from pathgp.runs.run import Run
+from pathgp.solvers.base import DivergenceError, Info, Solution, warn_unless_converged
 from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing.base import Inducing, right_hand_side
 from pathgp.solvers.variational import MOST_JITTER, Variational, least_jitter, whitening
@@ -100,16 +100,13 @@ class SVGP(Inducing):
         *,
         key: PRNGKeyArray,
         init: Float[Array, "M s"] | None = None,
-        observe: Every | None = None,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
         """Take all steps, then draw one sample of q for each prior draw. `init` starts the mean if the points stay.
 
         Raises `ValueError` unless the targets have exactly one mean, if the prior draws are not known, or if K_zz is
         not positive definite at the points; and `DivergenceError` if the ELBO becomes infinite or NaN.
         """
-        clock = time.perf_counter()
         self.support(system)
         if targets.num_means != 1:
             raise ValueError(
@@ -127,42 +124,27 @@ class SVGP(Inducing):
         passes = min(self.batch_size, system.size) / system.size * self.points.shape[0] / system.size
         check, done, counted = max(1, self.steps // CHECKS), 0, 0
         curve: list[tuple[int, float]] = []
-        before = None if saved is None else saved.restore(state)
-        if before is not None:
-            state, numbers = before
-            done, counted = int(numbers["steps"]), int(numbers["counted"])
-            curve = [(int(step), float(value)) for step, value in numbers["curve"].reshape(-1, 2)]
-            clock -= float(numbers["seconds"])
-        bar = progress_bar("SVGP", self.steps) if progress else None
-        if bar is not None:
-            bar.update(done)
-        while done < self.steps:
-            until = [self.steps, done + check - done % check]
-            if observe is not None:
-                until.append(done + observe.steps - done % observe.steps)
-            advanced = min(until) - done
-            state = _advance(method, system, y, L_inverse, state, jnp.asarray(advanced))
-            done += advanced
-            counted += advanced
-            if done % check == 0 or done == self.steps:
-                curve.append((done, float(state.total) / counted))
-                state, counted = eqx.tree_at(lambda s: s.total, state, jnp.zeros_like(state.total)), 0
-                self._refuse_divergence(curve[-1][1], done)
-            if observe is not None and done % observe.steps == 0:
-                weights = self._found(system, targets, state, sample_key)[2]
-                observe.call(Snapshot(done, done * passes, time.perf_counter() - clock, weights))
-            if bar is not None:
-                bar.set_postfix_str(f"ELBO {curve[-1][1]:.4g}" if curve else "", refresh=False)
-                bar.update(advanced)
-            if saved is not None:
-                seconds = time.perf_counter() - clock
-                saved.keep(state, steps=done, counted=counted, curve=curve, seconds=seconds)
-        if bar is not None:
-            bar.close()
+        run = Run() if run is None else run
+        with run.started("SVGP", self.steps):
+            if (before := run.restore(state)) is not None:
+                state, numbers = before
+                done, counted = int(numbers["steps"]), int(numbers["counted"])
+                curve = [(int(step), float(value)) for step, value in numbers["curve"].reshape(-1, 2)]
+            while done < self.steps:
+                stop = run.next_stop(done, check, self.steps)
+                state = _advance(method, system, y, L_inverse, state, jnp.asarray(stop - done))
+                advanced, done, counted = stop - done, stop, counted + stop - done
+                if done % check == 0 or done == self.steps:
+                    curve.append((done, float(state.total) / counted))
+                    state, counted = eqx.tree_at(lambda s: s.total, state, jnp.zeros_like(state.total)), 0
+                    self._refuse_divergence(curve[-1][1], done)
+                weights_now = lambda state=state: self._found(system, targets, state, sample_key)[2]
+                run.report(advanced, done, done * passes, weights_now, f"ELBO {curve[-1][1]:.4g}" if curve else "")
+                run.keep(state, steps=done, counted=counted, curve=curve, seconds=run.seconds)
         points, q, weights, relative = self._found(system, targets, state, sample_key)
         steps, elbo = zip(*curve, strict=True)
         q = dataclasses.replace(q, steps=jnp.asarray(steps, int), elbo=jnp.asarray(elbo, y.dtype))
-        seconds = time.perf_counter() - clock
+        seconds = run.seconds
         info = self._info(self.steps, passes * self.steps, seconds, relative, q)
         warn_unless_converged(info)
         return Solution(points, weights, None, info, None, q)
@@ -175,8 +157,7 @@ class SVGP(Inducing):
         *,
         key: PRNGKeyArray,
         solve_key: PRNGKeyArray,
-        progress: bool = False,
-        saved: Slot | None = None,
+        run: Run | None = None,
     ) -> Solution:
         """Draw more samples from the fitted distribution. No step is taken."""
         clock, q = time.perf_counter(), solution.q
