@@ -14,6 +14,7 @@ from pathgp.estimator.registry import KERNELS, named
 from pathgp.estimator.standardize import standardizing
 from pathgp.likelihood import Method, Trace
 from pathgp.likelihood.base import widening
+from pathgp.likelihood.calibration import calibrated
 from pathgp.likelihood.parameters import parameters
 from pathgp.parallel.sharding import of_first
 from pathgp.posterior.gp import GP
@@ -59,7 +60,8 @@ def learned_process(
     """Fit the hyperparameters to each target; return their mean over the targets, and the traces.
 
     The mean is geometric, except that of the prior means, which is arithmetic. The noise returned is that of a row of
-    weight one. Constant targets say nothing about the hyperparameters and are skipped, unless all targets are constant.
+    weight one. The scale of a nearly noiseless GP is calibrated (`likelihood.calibration`), unless rows have weights.
+    Constant targets say nothing about the hyperparameters and are skipped, unless all targets are constant.
     """
     found, traces = [], []
     varies = np.ptp(Y, axis=0) > 0
@@ -77,7 +79,11 @@ def learned_process(
         traces.append(trace)
     # Kernel and noise are stored as logarithms: an arithmetic mean of these is a geometric mean.
     average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
-    return of_first(mesh, average).gp(), traces
+    gp = of_first(mesh, average).gp()
+    if weights is None:
+        judged = jnp.asarray(Y[:, varies])
+        gp = of_first(mesh, calibrated(gp, jnp.asarray(X), judged, key=jax.random.fold_in(key, len(X))))
+    return gp, traces
 
 
 def row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
