@@ -44,9 +44,19 @@ def test_a_scale_that_is_wrong_is_put_right(key):
 
 
 def test_noise_few_rows_and_singular_systems_leave_it_as_it_is(key):
-    X, y = jnp.linspace(0, 1, 200)[:, None], jnp.ones((200, 1))
+    X = jnp.linspace(0, 1, 200)[:, None]
+    y = jnp.sin(6 * X)
     for gp, rows in ((GP(RBF(0.1, 1.0), 1e-3), 200), (GP(RBF(0.1, 1.0), 1e-7), 99), (GP(RBF(50.0, 1.0), 1e-30), 200)):
         assert calibrated(gp, X[:rows], y[:rows], key=key) is gp
+
+
+def test_noise_behind_a_large_kernel_variance_leaves_it_as_it_is(key):
+    """A smooth function with noise of 0.1, and a kernel whose variance is 10,000 times that of the data."""
+    rng = np.random.default_rng(2)
+    X = rng.uniform(size=(300, 1)).astype(np.float32)
+    y = X + 0.1 * rng.normal(size=(300, 1)).astype(np.float32)
+    gp = GP(RBF(20.0, 1e4), 0.01)
+    assert calibrated(gp, jnp.asarray(X), jnp.asarray(y), key=key) is gp
 
 
 def test_the_90_percent_intervals_of_an_emulator_cover_90_percent():
@@ -56,5 +66,5 @@ def test_the_90_percent_intervals_of_an_emulator_cover_90_percent():
     X, x = rng.uniform(size=(900, 2)), rng.uniform(size=(500, 2))
     model = PathGPRegressor("matern52", random_state=0, num_samples=4).fit(X, f(X))
     mean, std = model.predict(x, return_std=True)
-    assert 0.85 < np.mean(np.abs(mean - f(x)) < 1.645 * std) < 0.95
+    assert 0.8 < np.mean(np.abs(mean - f(x)) < 1.645 * std) < 0.97  # of 500 points near 500 judged rows: 2 %
     assert jax.tree.all(jax.tree.map(lambda a: bool(jnp.all(jnp.isfinite(a))), model.kernel_))

@@ -230,3 +230,12 @@ def test_of_two_that_learn_at_once_whoever_ends_last_leaves_as_many_threads_as_t
     assert threads() == before
     with exact._one_blas_thread():
         assert set(threads()) == {1}
+
+
+def test_noise_falls_to_its_floor_where_there_is_none(key):
+    """From a tenth of the variance, a limit on how far a parameter may go once left it at 5e-6 of the variance."""
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.uniform(size=(150, 2)), float)
+    y = jnp.sin(3 * X[:, 0]) * jnp.cos(2 * X[:, 1])
+    gp, _ = fit_hyperparameters(default_gp(X, y, RBF), X, y, key=key, method=Exact(restarts=0))
+    assert float(gp.noise) < 1e-8 * float(jnp.var(y))

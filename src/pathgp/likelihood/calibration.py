@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy import linalg, stats
 
-from pathgp.likelihood.parameters import variance
 from pathgp.linalg.factor import substitute
 from pathgp.posterior.gp import GP
 from pathgp.system.dense import factor_of
@@ -25,7 +24,7 @@ LEAST_ROWS = 100
 MOST_ROWS = 8000
 """Above this number of rows the dense factorisation takes longer than the fit itself."""
 LITTLE_NOISE = 1e-5
-"""Noise variance as a share of the kernel's below which a GP is calibrated."""
+"""Noise variance as a share of the variance of the observations, above which a GP is not calibrated."""
 
 
 def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: PRNGKeyArray) -> GP:
@@ -35,11 +34,12 @@ def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: P
     normal, a few large and most small, so its intervals are then too wide nearly everywhere. Here the 90 % intervals
     of leave-one-out predictions cover 90 % of the rows. Scaling kernel and noise together leaves the mean unchanged.
 
-    The GP is returned unchanged if its noise is above `LITTLE_NOISE` of the kernel's variance, where errors are mostly
-    noise, and if there are fewer than `LEAST_ROWS` or more than `MOST_ROWS` rows.
+    The GP is returned unchanged if its noise is above `LITTLE_NOISE` of the variance of the observations, and if there
+    are fewer than `LEAST_ROWS` or more than `MOST_ROWS` rows.
     """
-    little = float(jnp.mean(gp.noise) / variance(gp.kernel)) < LITTLE_NOISE
-    if not little or not LEAST_ROWS <= X.shape[0] <= MOST_ROWS:
+    # Not of the kernel's variance, which for a smooth function can be thousands of times that of the observations.
+    is_little = float(jnp.mean(gp.noise)) < LITTLE_NOISE * float(jnp.mean(jnp.var(Y, axis=0)))
+    if not is_little or not LEAST_ROWS <= X.shape[0] <= MOST_ROWS:
         return gp
     rows = np.asarray(jax.random.permutation(key, X.shape[0])[:JUDGED_ROWS])
     try:
@@ -58,9 +58,10 @@ def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: P
 def leave_one_out(
     gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], rows: Int[np.ndarray, "m"]
 ) -> Float64[np.ndarray, "m t"]:
-    """Return (yᵢ − μ₋ᵢ)/σ₋ᵢ = αᵢ/√[H⁻¹]ᵢᵢ of some rows i (Rasmussen and Williams, 2006, section 5.4.2).
+    """Return (yᵢ − μ₋ᵢ)/σ₋ᵢ = αᵢ/√[H⁻¹]ᵢᵢ of some rows i.
 
-    μ₋ᵢ and σ₋ᵢ are the mean and the standard deviation of yᵢ given all other rows, with α = H⁻¹(y − m).
+    μ₋ᵢ and σ₋ᵢ are the mean and the standard deviation of yᵢ given all other rows, with α = H⁻¹(y − m) (Rasmussen and
+    Williams, 2006, section 5.4.2).
     """
     L = factor_of(System(gp.kernel, X, gp.noise))
     alpha = substitute(L, np.asarray(Y, np.float64) - float(gp.mean))

@@ -40,6 +40,9 @@ FEW_ROWS, RESTARTS = 500, 3
 SHORTER = (0.3, 0.1, 1.0)
 """Factors of the length scales of the first restarts, then again."""
 
+NOISE_FALL = 30.0
+"""How far the logarithm of the noise may fall, to well below its floor."""
+
 RUNAWAY = 10.0
 """How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
 
@@ -168,7 +171,10 @@ class Descent:
     def run(self, steps: int) -> None:
         """Descends as far as there are steps and time."""
         flat = np.asarray(self.flat)
-        bounds = list(zip(self.possible(flat - RUNAWAY), self.possible(flat + RUNAWAY), strict=True))
+        # Noise may fall as far as its floor: that of a function without noise is far below where it starts.
+        fall = jax.tree.map(lambda leaf: jnp.full_like(leaf, RUNAWAY), self.unravel(self.flat))
+        fall = np.asarray(ravel_pytree(eqx.tree_at(lambda p: p.log_noise, fall, jnp.asarray(NOISE_FALL)))[0])
+        bounds = list(zip(self.possible(flat - fall), self.possible(flat + RUNAWAY), strict=True))
         advance = lambda _: self.record.advance()
         options = {"maxiter": steps}
         with contextlib.suppress(TimeoutError):
