@@ -10,7 +10,7 @@ from pathgp.likelihood import Exact, Pathwise, Prior, default_gp, fit_hyperparam
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.parameters import parameters
 from pathgp.likelihood.pathwise import gradient_per_row, quadratic_gradient
-from pathgp.posterior.problem import problem
+from pathgp.posterior.problem import Problem
 from pathgp.solvers import SAP
 from pathgp.solvers.base import DivergenceError
 from tests.likelihood.test_exact import drawn
@@ -51,7 +51,9 @@ def test_the_expected_gradient_is_that_of_the_likelihood(x64, uneven):
     theta, shape = as_vector(p), np.broadcast_to(np.asarray(p.noise_shape), N)
     expected = slopes(lambda t: dense_loss(t, X, y, shape), theta)
     H = matrix(theta, X, shape)
-    draw = jax.jit(lambda key: problem(p.gp(), jnp.asarray(X), jnp.asarray(y)[:, None], 100, 2000, key)[2].total)
+    draw = jax.jit(
+        lambda key: Problem.of(p.gp(), jnp.asarray(X), jnp.asarray(y)[:, None], 100, 2000, key).targets.total
+    )
     estimates = []
     for i in range(24):  # frequencies differ between keys: with those of one key the estimate has their error
         weights = np.linalg.solve(H, np.asarray(draw(jax.random.key(i))))
@@ -107,7 +109,8 @@ def test_there_is_never_a_matrix_of_all_pairs():
     p, solver = parameters(gp), SAP(block_size=1024, factor_bytes=0)
 
     def step(X, y, W):
-        system, _, targets, key = problem(p.gp(), X, y[:, None], 8, 200, jax.random.key(0))
+        posed = Problem.of(p.gp(), X, y[:, None], 8, 200, jax.random.key(0))
+        system, targets, key = posed.system, posed.targets, posed.key
         plan = solver.prepare(system, targets, key)
         state = solver.step(plan, system, targets, solver.start(plan, system, targets, key, W))
         return solver.weights(plan, state), gradient_per_row(p, X, W, Prior())

@@ -13,7 +13,7 @@ from pathgp import condition
 from pathgp.kernels import Matern52
 from pathgp.linalg.factor import factorise, substitute
 from pathgp.posterior.gp import GP
-from pathgp.posterior.problem import problem as gp_problem
+from pathgp.posterior.problem import Problem
 from pathgp.solvers import (
     CG,
     SAP,
@@ -346,7 +346,8 @@ def with_draws(N=600, samples=16, noise=0.01):
     X = jnp.asarray(rng.uniform(-2, 2, (N, 2)))
     gp = GP(Matern52(1.0), noise)
     y = jnp.sin(3 * X[:, :1]) + noise**0.5 * rng.normal(size=(N, 1))
-    system, _, targets, _ = gp_problem(gp, X, y, samples, 2000, jax.random.key(1))
+    posed = Problem.of(gp, X, y, samples, 2000, jax.random.key(1))
+    system, targets = posed.system, posed.targets
     return system, targets
 
 

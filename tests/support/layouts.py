@@ -31,7 +31,7 @@ from pathgp import GP, Checkpoint, Local, condition, storage
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour, Pathwise, fit_hyperparameters
 from pathgp.parallel import jobs
-from pathgp.posterior.problem import problem, split
+from pathgp.posterior.problem import Problem
 from pathgp.solvers import (
     CG,
     SAP,
@@ -232,8 +232,9 @@ def steps(mesh, names):
 
 def weights(name, mesh):
     options = (X, y[:, None], S - 1, 100, key())
-    system, _, targets, solve_key = problem(GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:])
-    system, targets = split(dataclasses.replace(system, tile=(32, 64)), targets, mesh)
+    posed = Problem.of(GP(Matern32(0.7), NOISE), *map(jnp.asarray, options[:2]), *options[2:])
+    posed = dataclasses.replace(posed, system=dataclasses.replace(posed.system, tile=(32, 64))).shard(mesh)
+    system, targets, solve_key = posed.system, posed.targets, posed.key
     solution = SOLVERS[name]().solve(system, targets, key=solve_key)
     found = solution.weights if solution.weights.shape[0] < N else system.collected(solution.weights)
     return np.asarray(found).tolist()

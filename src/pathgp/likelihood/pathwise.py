@@ -20,7 +20,7 @@ from pathgp.likelihood.priors import Prior
 from pathgp.linalg.tiles import pad_rows
 from pathgp.parallel.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
 from pathgp.posterior.gp import GP
-from pathgp.posterior.problem import problem, split
+from pathgp.posterior.problem import Problem
 from pathgp.runs.checkpoint import Slot
 from pathgp.solvers import SAP
 from pathgp.solvers.base import ConvergenceWarning, DivergenceError
@@ -233,8 +233,8 @@ def quadratic_gradient(
 
 @eqx.filter_jit
 def _problem(method: Pathwise, p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> Any:
-    system, _, targets, solve_key = problem(p.gp(), X, y[:, None], method.probes, method.num_features, key)
-    return *split(system, targets, method.mesh), solve_key
+    problem = Problem.of(p.gp(), X, y[:, None], method.probes, method.num_features, key).shard(method.mesh)
+    return problem.system, problem.targets, problem.key
 
 
 @eqx.filter_jit

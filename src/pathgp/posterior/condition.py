@@ -9,13 +9,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from pathgp import _checks as checks
 from pathgp.linalg.precision import cast, required_dtype, working_in
 from pathgp.posterior.gp import GP, PROCESS, parts
-from pathgp.posterior.posterior import Posterior, _at_places, _at_rows, _posterior
-from pathgp.posterior.problem import problem, split
+from pathgp.posterior.posterior import Posterior, posterior_of
+from pathgp.posterior.problem import Problem
 from pathgp.runs.checkpoint import Checkpoint, slot_of
 from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Every, Solver
 from pathgp.solvers.local import Local
-from pathgp.system.duplicates import put_together
 
 
 def condition(
@@ -107,26 +106,17 @@ def _condition(
     sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
     asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
     slot = slot_of(checkpoint, "solve", lambda: asked)
-    system, prior, targets, solve_key = problem(gp, X, y, num_samples, num_features, key)
-    system, targets, places = put_together(system, targets)
-    if places is not None:
-        gp = gp if gp.noise.ndim == 0 else GP(gp.kernel, system.noise, gp.mean)
-        init = _at_places(init, places, solver, system)
-    system, targets = split(system, targets, mesh)
-    system = system.kept(keep_bytes)
+    problem, merged = Problem.of(gp, X, y, num_samples, num_features, key).merge_duplicates()
+    problem = problem.shard(mesh).with_stored_kernel(keep_bytes)
     if local is not None:
         solver = solver.counting_on(local)
-        gp.kernel.coordinates(X[:1])  # a kernel without coordinates is refused before the long work
-    local = local or solver.counts_on(system)
-    support = solver.support(system)
-    expected = (system.size if support is system.X else support.shape[0], targets.signal.shape[1])
-    if init is not None and init.shape != expected:
-        raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
-    init = _at_rows(init, solver, system)
+        gp.kernel.coordinates(X[:1])  # raises an error for a kernel without coordinates before the long work
+    local = local or solver.counts_on(problem.system)
+    init = problem.start(init, solver, merged)
     with slot as saved:
         run = Run(observe, progress, saved)
-        solution = solver.solve(system, targets, key=solve_key, init=init, run=run)
-    return _posterior(gp, system, targets, prior, solution, solver, solve_key, local)
+        solution = solver.solve(problem.system, problem.targets, key=problem.key, init=init, run=run)
+    return posterior_of(problem, solution, solver, local)
 
 
 def _required_dtype(gp: GP, X: Shaped[ArrayLike, "..."], solver: Solver) -> np.dtype:

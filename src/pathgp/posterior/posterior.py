@@ -17,15 +17,14 @@ from pathgp.parallel.sharding import everywhere, gathered, placed
 from pathgp.posterior.accuracy import Errors, Probes, Solved, compare, estimate
 from pathgp.posterior.gp import GP
 from pathgp.posterior.predict import Predictive
-from pathgp.posterior.problem import draw, mean_targets, sample_targets, split
+from pathgp.posterior.problem import Problem
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
 from pathgp.runs.checkpoint import Checkpoint, slot_of
 from pathgp.runs.run import Run
-from pathgp.solvers import Auto, Cholesky, Info, Solution, Solver
+from pathgp.solvers import Auto, Info, Solution, Solver
 from pathgp.solvers.base import AccuracyWarning
 from pathgp.solvers.inducing.base import Inducing
 from pathgp.solvers.local import Local, Projection
-from pathgp.system.duplicates import Places, put_together
 from pathgp.system.system import System, Targets
 
 MORE_SAMPLES, MORE_DATA, PROBE = 1, 2, 3
@@ -101,6 +100,11 @@ class Posterior(Predictive):
         return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
 
     @property
+    def problem(self) -> Problem:
+        """The problem that was solved."""
+        return Problem(self.gp, self.system, self.targets, self.prior, self.key)
+
+    @property
     def _solved(self) -> tuple[Any, ...]:
         """What was solved and how, as far as more of it depends on it."""
         old = self.gathered()
@@ -119,7 +123,7 @@ class Posterior(Predictive):
         system, solution = self.system, self.solution
         if system.mesh is None:
             return self
-        at_rows = solution.rows is None and self.solver.support(system) is system.X
+        at_rows = solution.rows is None and not self.solver.has_own_points
         collect = system.collected if at_rows else gathered
         residual = None if solution.residual is None else system.collected(solution.residual)
         points, weights = collect(solution.points), collect(solution.weights)
@@ -155,16 +159,12 @@ class Posterior(Predictive):
         checks.random_key(key)
         slot = slot_of(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
-        prior = draw(self.prior.features, num, draw_key)
-        targets = sample_targets(self.system, prior, noise_key)
+        new = self.problem.with_draws(num, draw_key=draw_key, noise_key=noise_key)
+        prior, targets = new.prior, new.targets
         with slot as saved:
+            run = Run(progress=progress, saved=saved)
             solution = self.solver.extend(
-                self.solution,
-                self.system,
-                targets,
-                key=extend_key,
-                solve_key=self.key,
-                run=Run(progress=progress, saved=saved),
+                self.solution, self.system, targets, key=extend_key, solve_key=self.key, run=run
             )
         unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
@@ -220,63 +220,42 @@ class Posterior(Predictive):
         data = {"X_new": X, "y_new": y, "noise": noise, "the key": key}
         slot = slot_of(checkpoint, "update", lambda: {"the posterior": self._solved, **data})
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
-        new = System(self.gp.kernel, X, checks.noise_of_update(self.gp.noise, noise, X.shape[0]))
+        noise = checks.noise_of_update(self.gp.noise, noise, X.shape[0])
         old = self.gathered()
-        targets = mean_targets(y, self.gp).beside(sample_targets(new, old.prior, noise_key))
-        all_noise = new.noise
-        if old.system.noise.ndim or new.noise.ndim:
-            all_noise = jnp.concatenate([old.system.noise_diagonal, new.noise_diagonal])
-        system = System(new.kernel, jnp.concatenate([old.system.X, X]), all_noise, self.system.tile)
-        init = None  # other rows of a larger set give no start
+        larger = old.problem.with_rows(X, y, noise, noise_key)
+        init = None  # a subset of more rows has other rows, for which there are no weights
         if self.solution.rows is None:
-            new_weights = self.solver.support(system).shape[0] - old.solution.weights.shape[0]
+            new_weights = 0 if self.solver.has_own_points else X.shape[0]
             init = jnp.pad(old.solution.weights, ((0, new_weights), (0, 0)))
-        system, all_targets, places = put_together(system, old.targets.above(targets))
-        init = _at_places(init, places, self.solver, system)
-        gp = self.gp if self.gp.noise.ndim == 0 else GP(self.gp.kernel, system.noise, self.gp.mean)
-        system, all_targets = split(system, all_targets, self.system.mesh)
-        init = _at_rows(init, self.solver, system)
-        local = self.local or self.solver.counts_on(system)
+        problem, merged = larger.merge_duplicates()
+        problem = problem.shard(self.system.mesh)
+        init = problem.start(init, self.solver, merged)
+        local = self.local or self.solver.counts_on(problem.system)
         with slot as saved:
-            solution = self.solver.solve(
-                system, all_targets, key=solve_key, init=init, run=Run(progress=progress, saved=saved)
-            )
-        return _posterior(gp, system, all_targets, self.prior, solution, self.solver, solve_key, local)
+            run = Run(progress=progress, saved=saved)
+            solution = self.solver.solve(problem.system, problem.targets, key=solve_key, init=init, run=run)
+        return posterior_of(dataclasses.replace(problem, key=solve_key), solution, self.solver, local)
 
 
-def _at_rows(init: Float[Array, "M s"] | None, solver: Solver, system: System) -> Float[Array, "P s"] | None:
-    """Weights where the solver wants them: those of rows where the rows are."""
-    return init if init is None or solver.support(system) is not system.X else system.placed(init)
-
-
-def _posterior(
-    gp: GP,
-    system: System,
-    targets: Targets,
-    prior: Function,
-    solution: Solution,
-    solver: Solver,
-    key: PRNGKeyArray,
-    local: Local | None,
-) -> Posterior:
-    """With the local projection of what the solve left undone, if anything."""
-    info = solution.info
-    direct = info.solver == Cholesky.__name__  # what it leaves is rounding, however large; others stop earlier
-    finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & direct)
-    exact = bool(jnp.all(finished)) and solution.rows is None
-    split = local is not None and system.mesh is not None
+def posterior_of(problem: Problem, solution: Solution, solver: Solver, local: Local | None) -> Posterior:
+    """Return the posterior of a solved problem, with its estimated errors and the local correction of its residual."""
+    system, info = problem.system, solution.info
+    is_direct = solution.factor is not None  # its residual is rounding, however large; other solvers stop earlier
+    finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & is_direct)
+    is_exact = bool(jnp.all(finished)) and solution.rows is None
+    is_sharded = local is not None and system.mesh is not None
     posterior = Posterior(
-        gp=gp,
+        gp=problem.gp,
         system=system,
-        targets=targets,
-        prior=prior,
+        targets=problem.targets,
+        prior=problem.prior,
         solution=solution,
         solver=solver,
-        key=key,
+        key=problem.key,
         local=local,
         projection=None if local is None else local.projection(system),
-        unfinished=None if local is None or exact else _unfinished(system, targets, solution),
-        observations=system.everywhere(targets.total) if split else None,
+        unfinished=None if local is None or is_exact else _unfinished(system, problem.targets, solution),
+        observations=system.everywhere(problem.targets.total) if is_sharded else None,
         exact=_exact_variance(system, solution),
     )
     return _with_errors(dataclasses.replace(posterior, solution=dataclasses.replace(solution, factor=None)))
@@ -371,15 +350,6 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
         return jnp.concatenate([system.everywhere(residual), -everywhere(system.mesh, w)])
     return system.everywhere(residual - system.values(Function(Canonical(system.kernel, points), w)))
-
-
-def _at_places(
-    init: Float[Array, "n s"] | None, places: Places | None, solver: Solver, system: System
-) -> Float[Array, "m s"] | None:
-    """Weights of rows put together as the rows were; those of other points as they are."""
-    if init is None or places is None or init.shape[0] != places.of_row.size or solver.support(system) is not system.X:
-        return init
-    return places.sums(init)
 
 
 def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:

@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -93,6 +94,9 @@ class Solution(eqx.Module):
 
 class Solver(eqx.Module):
     """Solves (K + Σ) W = B, all columns together."""
+
+    has_own_points: ClassVar[bool] = False
+    """Whether the weights belong to points of the solver, and not to rows of the data."""
 
     @abstractmethod
     def solve(

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -67,6 +67,7 @@ def gram_product(
 class Inducing(Solver):
     """Base class of solvers whose weights belong to inducing points."""
 
+    has_own_points: ClassVar[bool] = True
     points: eqx.AbstractVar[Float[Array, "M d"]]
 
     def support(self, system: System) -> Float[Array, "M d"]:
