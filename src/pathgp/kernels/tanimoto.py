@@ -24,8 +24,8 @@ class Tanimoto(Kernel):
     variance
         The variance k(x, x) of every fingerprint.
     max_count
-        An upper bound of the counts, 1 for bits. With it, min(x, z) = Σ_c [x ≥ c][z ≥ c] is computed as `max_count`
-        matrix products, much faster than the elementwise minimum.
+        An upper bound of the counts, 1 for bits. With it, `min(x, z) = Σ_c [x ≥ c][z ≥ c]` is computed as
+        `max_count` matrix products, much faster than the elementwise minimum.
 
     >>> import jax.numpy as jnp
     >>> float(Tanimoto()(jnp.array([[2.0, 0.0, 1.0]]), jnp.array([[1.0, 0.0, 2.0]]))[0, 0])
