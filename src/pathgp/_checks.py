@@ -35,7 +35,7 @@ def check_not_forked() -> None:
     if _has_lost_threads:
         raise RuntimeError(
             "this process was forked after JAX had started its threads, which a fork does not copy, so computations "
-            'would hang: start processes by multiprocessing.get_context("spawn") or "forkserver", or by joblib with '
+            'would hang: start processes with multiprocessing.get_context("spawn") or "forkserver", or joblib with '
             'its default backend "loky".'
         )
 
@@ -59,7 +59,7 @@ def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     if is_concrete(x):
         kind = np.asarray(x).dtype
         if kind.kind not in "biuf":
-            raise ValueError(f"{name} must be numbers, but it is of type {kind}: encode or drop what is not a number.")
+            raise ValueError(f"{name} must be numeric, but its dtype is {kind}: encode or drop non-numeric columns.")
     return floats(x)
 
 
@@ -105,8 +105,8 @@ def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], n
     if lost.size:
         j = lost[0]
         warnings.warn(
-            f"{name} varies by {spread[j]:.2g} at values of {largest[j]:.2g} in column {j}, where {kept.dtype} has "
-            f"steps of {step[j]:.1g}: subtract the mean, or call "
+            f"{name} varies by {spread[j]:.2g} around {largest[j]:.2g} in column {j}, where the spacing of "
+            f"{kept.dtype} is {step[j]:.1g}: subtract the mean, or call "
             '`jax.config.update("jax_enable_x64", True)` first.',
             stacklevel=4,
         )
@@ -147,8 +147,8 @@ def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str
     values = numbers(y, name)
     if values.ndim not in (1, 2) or values.shape[0] != rows or 0 in values.shape:
         raise ValueError(
-            f"{name} must have one entry for each of the {rows} rows of {X_name}, or a column of them for each target, "
-            f"but its shape is {values.shape}."
+            f"{name} must have one entry for each of the {rows} rows of {X_name}, or one such column per target, but "
+            f"its shape is {values.shape}."
         )
     finite(values, name)
     _warn_if_rounded(y, values, name)
@@ -175,12 +175,12 @@ def noise_of_update(
     if present.ndim == 0:
         if given is not None:
             raise ValueError(
-                "noise was given for the new rows, but the posterior has one variance for all rows: condition with "
-                "one for each row to give each its own."
+                "noise must be None, because the posterior has one variance for all rows: to give one per row, "
+                "condition with one per row."
             )
         return present
     if given is None:
-        raise ValueError("noise is missing: the posterior has a variance for each row, so give those of the new rows.")
+        raise ValueError("noise is missing: the posterior has one variance per row, so give one for each new row.")
     return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
 
 
@@ -189,8 +189,8 @@ def no_dates(X: object) -> None:
     kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
     if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
         raise ValueError(
-            "X has dates: turn them into numbers, for instance into days by (date - date.min()).dt.days; `pathgp fit` "
-            "does so itself."
+            "X has dates: convert them to numbers, for example to days with (date - date.min()).dt.days; `pathgp fit` "
+            "does this automatically."
         )
 
 
@@ -210,7 +210,7 @@ def _is_raw_key(key: object) -> bool:
 def same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
     """Raise `ValueError` unless X and Z have the same number of inputs."""
     if X.shape[1] != Z.shape[1]:
-        raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: give points of as many inputs.")
+        raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: the numbers of inputs must be equal.")
 
 
 def instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
@@ -222,7 +222,7 @@ def instance(value: object, kind: type | UnionType, name: str, example: str) -> 
 
 def whole(value: object, least: int, name: str) -> None:
     """Raise `ValueError` unless `value` is an integer of at least `least`."""
-    instance(value, int | np.integer, name, "a whole number")
+    instance(value, int | np.integer, name, "an integer")
     at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
 
 

@@ -71,9 +71,9 @@ def main_arguments():
         (["bench", "solve", "--split", "1"], "--split is 1, but synthetic data have no other than 0"),
         (["bench", "solve", "--timeout", "nan"], "--timeout must be at least 0, but it is nan"),
         (["bench", "solve", "--plot", "error.doc"], "error.doc must end in .png, .pdf or .svg"),
-        (["bench", "kernel", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
-        (["bench", "learn", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
-        (["bench", "predict", "--out", "nowhere/figures.json"], "the folder nowhere is missing"),
+        (["bench", "kernel", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
+        (["bench", "learn", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
+        (["bench", "predict", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
         (["bench", "solve", "--hyperparameters", "none.json"], "--hyperparameters none.json cannot be used: "),
         (["bench", "solve", "--hyperparameters", "text.json"], "--hyperparameters text.json cannot be used: Expecting"),
         (
@@ -150,7 +150,7 @@ def test_throughput_of_predictions(tmp_path, capsys):
     rows = json.loads(out.read_text())["rows"]
     assert [r["asked"] for r in rows] == ["mean", "mean and variance", "64 samples"]
     assert all(r["points"] == 700 and r["points_per_second"] > 0 for r in rows)
-    assert "300 training rows by Cholesky" in capsys.readouterr().out
+    assert "300 training rows, solver Cholesky" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["nearest", "neighbourhoods", "pathwise", "exact"])

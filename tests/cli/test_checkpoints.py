@@ -1,6 +1,7 @@
 """`pathgp fit --checkpoint`: stopped by Ctrl-C or SIGTERM, it goes on to the same model."""
 
 import os
+import re
 import signal
 
 import numpy as np
@@ -54,24 +55,25 @@ def test_a_fit_goes_on_after_sigterm_in_learning_and_ctrl_c_in_the_solve(fitted,
         with pytest.raises(SystemExit) as stop:
             main(command(fitted, out, *kept))
     assert stop.value.code == 143
-    resume = f"what it has come to is in {folder}: the same command with --resume goes on from there."
-    assert said(capsys) == f"pathgp: terminated: {resume}"
+    sentence = said(capsys)
+    assert sentence.startswith("pathgp: terminated: ")
+    assert str(folder) in sentence
+    assert "--resume" in sentence
     assert [path.name for path in folder.iterdir()] == ["target0-learning.checkpoint"]
 
     assert main(command(fitted, out, *kept)) == 2
-    refused = "has the checkpoint of an earlier run: add --resume to go on from it, or --force to begin anew."
-    assert said(capsys) == f"pathgp: {folder} {refused}"
+    assert re.fullmatch(rf"pathgp: {re.escape(str(folder))} has the checkpoint .* --resume .* --force .*", said(capsys))
     assert main(command(fitted, out, *kept, "--resume", "--kernel", "rbf")) == 2
-    assert "is of another run: since then the kernel changed." in said(capsys)
+    assert "target0-learning.checkpoint is the checkpoint of a different run: the kernel changed." in said(capsys)
 
     with monkeypatch.context() as patched:
         stop_at(patched, "solve", 3, ctrl_c)
         assert main(command(fitted, out, *kept, "--resume")) == 130
-    assert said(capsys) == f"pathgp: stopped: {resume}"
+    assert said(capsys) == sentence.replace("terminated", "stopped")
     assert not out.exists()
 
     assert main(command(fitted, out, *kept, "--resume")) == 0
-    assert f"pathgp: going on from {folder}." in capsys.readouterr().err
+    assert f"pathgp: resuming from {folder}." in capsys.readouterr().err
     assert not folder.exists()
     a, b = (models.load(path).model for path in (out, tmp_path / "undisturbed.safetensors"))
     np.testing.assert_array_equal(a.posterior_.solution.weights, b.posterior_.solution.weights)
@@ -99,11 +101,11 @@ def test_a_directory_that_another_fit_has_is_refused_and_left_alone(fitted, tmp_
 def test_force_begins_anew_and_resume_needs_a_directory(fitted, tmp_path, capsys):
     out, folder = tmp_path / "model.safetensors", tmp_path / "run"
     assert main(command(fitted, out, "--resume")) == 2
-    assert said(capsys) == "pathgp: --resume needs --checkpoint DIR, the directory to go on from."
+    assert said(capsys).startswith("pathgp: --resume requires --checkpoint DIR")
     folder.mkdir()
     (folder / "solve.checkpoint").write_bytes(b"of something else")
     assert main(command(fitted, out, "--checkpoint", str(folder), "--resume")) == 2
-    assert said(capsys) == f"pathgp: {folder / 'solve.checkpoint'} is damaged: delete it to begin anew."
+    assert said(capsys).startswith(f"pathgp: {folder / 'solve.checkpoint'} is damaged")
     assert main(command(fitted, out, "--checkpoint", str(folder), "--force")) == 0
     assert out.exists()
     assert not folder.exists()

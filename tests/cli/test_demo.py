@@ -16,7 +16,7 @@ def test_a_first_run_without_data(tmp_path, capsys):
     tables = {"train.csv", "new.csv", "predictions.csv"}
     assert made == tables | {"model.safetensors", "map.png", "calibration.png", "predicted.png", "convergence.png"}
     *_, title, info, evaluate, sample = capsys.readouterr().out.splitlines()
-    assert title.endswith("To go on, try:")
+    assert title.endswith("try:")
     assert info.split()[:2] == ["pathgp", "info"]
     assert sample.split()[:2] == ["pathgp", "sample"]
     assert evaluate.split()[:2] == ["pathgp", "evaluate"]
@@ -26,5 +26,5 @@ def test_a_first_run_without_data(tmp_path, capsys):
     assert scores["coverage"]["90"] == pytest.approx(0.9, abs=0.05)  # 400 rows: a standard error of 0.015
     before = (folder / "train.csv").stat().st_mtime_ns
     assert main(["demo", "--out", str(folder)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "--force" in capsys.readouterr().err
     assert (folder / "train.csv").stat().st_mtime_ns == before

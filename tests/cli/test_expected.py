@@ -84,7 +84,7 @@ def test_what_is_to_come_is_said_before_it_begins(fit, capsys):
     told = [line for line in captured.err.splitlines() if "this will take about" in line]
     assert len(told) == 1
     assert told[0].endswith("GB (Cholesky).")
-    assert captured.err.index("this will take") < captured.err.index("learning '1' from 300 rows")
+    assert captured.err.index("this will take") < captured.err.index("fitting '1' to 300 rows")
     result = json.loads(captured.out)["expected"]
     assert 0 < result["seconds"] < 600
     assert 0.2 < result["gigabytes"] < 1
@@ -93,13 +93,13 @@ def test_what_is_to_come_is_said_before_it_begins(fit, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--points", "10"], "--points belongs to --solver inducing, but the solver is auto"),
+        (["--points", "10"], "--points requires --solver inducing, but --solver is auto"),
         (["--solver", "inducing", "--points", "0"], "--points must be at least 1"),
-        (["--solver", "inducing", "--points", "301"], "--points must be at most the 300 rows to learn from"),
-        (["--solver", "inducing", "--points", "300", "--test-share", "0.1"], "at most the 270 rows"),
-        (["--memory", "0.2"], "GB (Cholesky), but --memory allows 0.2: any fit of these columns takes more"),
-        (["--memory", "0"], "--memory must be above 0"),
-        (["--memory", "nan"], "--memory must be above 0"),
+        (["--solver", "inducing", "--points", "301"], "--points must be at most the 300 training rows"),
+        (["--solver", "inducing", "--points", "300", "--test-share", "0.1"], "at most the 270 training rows"),
+        (["--memory", "0.2"], "GB (Cholesky), but --memory allows 0.2 GB: every fit"),
+        (["--memory", "0"], "--memory must be positive, but it is 0"),
+        (["--memory", "nan"], "--memory must be positive, but it is nan"),
         (["--solver", "magic"], "'magic'"),
     ],
 )
@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused(fit, capsys, name, words, sentence):
     assert main(["fit", str(fit / name), "--target", "1", "--out", str(out), *words]) == 2
     said = capsys.readouterr().err
     assert sentence in said
-    assert "learning" not in said
+    assert "fitting" not in said
     assert not out.exists()
     if name == "train.npy":
         assert "reading" not in said
@@ -141,7 +141,7 @@ def test_what_is_advised_for_little_memory_is_not_what_was_given_and_fits(tmp_pa
     monkeypatch.setattr(models.Fitted, "fit", begin)
     code, sentence = fit(rows, words)
     assert code == 2
-    advice = re.search("--memory allows .*?: take (.*);", sentence)
+    advice = re.search("--memory allows .*?: use (.*);", sentence)
     assert advice is not None, sentence
     for one in advice[1].split(", or "):
         number = re.fullmatch("about ([0-9,]+) rows", one)
@@ -195,4 +195,4 @@ def test_max_seconds_is_for_the_whole_command(fit, monkeypatch, capsys):
     assert judged < alone
     assert "--max-seconds" not in capsys.readouterr().err
     assert 0 < given_seconds(monkeypatch, [*words, "--max-seconds", "3"]) < 1
-    assert "--max-seconds 3 is short" in capsys.readouterr().err
+    assert "--max-seconds 3 is too short" in capsys.readouterr().err

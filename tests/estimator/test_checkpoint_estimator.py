@@ -66,5 +66,5 @@ def test_the_estimator_goes_on_with_rows_that_are_added_and_adds_others_later(ke
 
 
 def test_the_estimator_needs_a_seed_to_go_on_from(tmp_path):
-    with pytest.raises(ValueError, match="checkpoint needs a number for random_state to go on from, but it is None"):
+    with pytest.raises(ValueError, match=r"checkpoint .* random_state is None"):
         PathGPRegressor(checkpoint=tmp_path).fit(X, y)

@@ -194,7 +194,7 @@ def test_what_is_added_later_has_as_much_time_again():
 
 
 def test_one_noise_for_each_row_is_refused_before_the_work():
-    with pytest.raises(ValueError, match=r"noise must be one number, but its shape is \(80,\): tell rows apart by"):
+    with pytest.raises(ValueError, match=r"noise must be one number, but its shape is \(80,\).* sample_weight"):
         PathGPRegressor(**FIXED).set_params(noise=np.full(N, 0.1)).fit(X, Y)
 
 
@@ -252,7 +252,7 @@ def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
 def test_dates_are_refused_in_words_about_dates(kind):
     days = np.arange(N, dtype="timedelta64[D]") + np.datetime64("2024-01-01", "ms")
     frames = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "numpy": lambda columns: columns["day"][:, None]}
-    with pytest.raises(ValueError, match="X has dates: turn them into numbers"):
+    with pytest.raises(ValueError, match="X has dates"):
         PathGPRegressor(**FIXED).fit(frames[kind]({"day": days, "a": X[:, 0]}), Y)
 
 
@@ -345,7 +345,7 @@ def test_a_slim_file_predicts_the_same_bits_in_another_process(learned, tmp_path
     np.testing.assert_array_equal(whole.sample_y(QUERIES, 20), learned.sample_y(QUERIES, 20))
     np.testing.assert_array_equal(slim.sample_y(QUERIES, 16), learned.sample_y(QUERIES, 16))
     for call in (lambda: slim.partial_fit(X, Y), lambda: slim.sample_y(QUERIES, 17)):
-        with pytest.raises(ValueError, match="needs the whole model, but this one was loaded from a slim file"):
+        with pytest.raises(ValueError, match="slim=False"):
             call()
 
 
@@ -357,7 +357,7 @@ def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
     mine = OfMyOwn(KERNEL.lengthscale, KERNEL.variance)
     model = PathGPRegressor(num_samples=2, **{**FIXED, "kernel": mine, "solver": "cholesky"}).fit(X, Y)
     model.save(tmp_path / "mine", classes=(OfMyOwn,))
-    with pytest.raises(ValueError, match="mine holds a OfMyOwn, which is no class of this version"):
+    with pytest.raises(ValueError, match="mine holds the class OfMyOwn"):
         PathGPRegressor.load(tmp_path / "mine")
     loaded = PathGPRegressor.load(tmp_path / "mine", classes=(OfMyOwn,))
     assert type(loaded.kernel_) is type(loaded.kernel) is OfMyOwn
@@ -372,7 +372,7 @@ def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
         ({"hyperparameters": "guess"}, 'hyperparameters must be "learn" or "fixed", but it is \'guess\''),
         ({"noise": -1.0}, "noise must be positive"),
         ({"num_samples": 0}, "num_samples must be at least 1"),
-        ({"num_samples": 2.5}, "num_samples must be a whole number"),
+        ({"num_samples": 2.5}, "num_samples must be an integer, but it is 2.5"),
         ({"tolerance": "small"}, "tolerance must be a number, or None, but it is 'small'"),
         ({"tolerance": -1.0}, "tolerance must be positive, but it is -1.0"),
         ({"max_seconds": 0}, "max_seconds must be positive, but it is 0"),
@@ -405,7 +405,7 @@ def test_the_library_imports_without_scikit_learn_until_it_is_needed():
 
 
 def test_what_is_too_small_to_be_squared_is_refused():
-    with pytest.raises(ValueError, match="y varies by less than 1e-150, too little to be squared"):
+    with pytest.raises(ValueError, match="y varies by less than 1e-150"):
         PathGPRegressor().fit(X, 1e-170 * Y)
     model = PathGPRegressor(num_samples=2, **FIXED).fit(X, 1e-140 * Y)
     np.testing.assert_allclose(1e140 * model.predict(X), Y, atol=0.5)
@@ -415,5 +415,5 @@ def test_what_is_too_small_to_be_squared_is_refused():
 def test_what_is_too_large_to_be_squared_is_refused(name):
     X, y = np.arange(6.0)[:, None], np.arange(6.0)
     X, y = (1e300 * X, y) if name == "X" else (X, 1e300 * y)
-    with pytest.raises(ValueError, match=f"{name} has values that are too large to be squared"):
+    with pytest.raises(ValueError, match=f"{name} has values that are too large"):
         PathGPRegressor().fit(X, y)

@@ -126,7 +126,7 @@ def test_the_list_on_the_command_line(folder, capsys, monkeypatch):
     entries = json.loads(capsys.readouterr().out)
     assert {"name": "small", "N": 6, "d": 2, "present": True, "origin": "folder"} in entries
     assert main(["data", "list"]) == 0
-    assert "Put them in a folder, named by PATHGP_DATA or --data-dir" in capsys.readouterr().out
+    assert "Put them in a folder given by PATHGP_DATA or --data-dir" in capsys.readouterr().out
     assert main(["data", "list", "--data-dir", str(folder / "nowhere")]) == 2
     assert "nowhere is not a folder" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from tests.support.layouts import TIMEOUT, free_address
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"coordinator": "localhost:1234"}, "process_id and num_processes must be given too"),
+        ({"coordinator": "localhost:1234"}, "process_id and num_processes must also be given"),
         ({"coordinator": "localhost:1234", "process_id": 2, "num_processes": 2}, "process_id must be from 0 to 1"),
     ],
 )
@@ -47,7 +47,7 @@ def test_variables_of_the_environment_are_read(monkeypatch):
     with pytest.raises(ValueError, match=r"from 0 to 1.*it is 7"):
         jobs.join()
     monkeypatch.setenv("JAX_PROCESS_ID", "first")
-    with pytest.raises(ValueError, match="JAX_PROCESS_ID must be a number, but it is 'first'"):
+    with pytest.raises(ValueError, match=r"JAX_PROCESS_ID must be .*'first'"):
         jobs.join()
 
 

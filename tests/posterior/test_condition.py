@@ -177,15 +177,15 @@ BAD = {
     ),
     "length of y": (
         lambda: condition(GAUSSIAN, np.zeros((3, 1)), np.zeros(2), key=jax.random.key(0)),
-        r"y must have one entry for each of the 3 rows of X, or a column .* but its shape is \(2,\)",
+        r"y must have one entry for each of the 3 rows of X, .* its shape is \(2,\)",
     ),
     "text in X": (
         lambda: condition(GAUSSIAN, np.array([["a"], ["b"]]), np.zeros(2), key=jax.random.key(0)),
-        "X must be numbers, but it is of type <U1",
+        "X must be numeric, but its dtype is <U1",
     ),
     "objects in y": (
         lambda: condition(GAUSSIAN, np.zeros((2, 1)), np.array([1.0, None]), key=jax.random.key(0)),
-        "y must be numbers, but it is of type object",
+        "y must be numeric, but its dtype is object",
     ),
     "no rows": (lambda: condition(GAUSSIAN, np.zeros((0, 1)), np.zeros(0), key=jax.random.key(0)), "X is empty"),
     "one-dimensional X": (

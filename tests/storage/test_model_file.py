@@ -194,11 +194,11 @@ class OfMyOwn(kernels.RBF):
 
 def test_a_class_of_ones_own_is_named_by_the_reader_not_by_the_file(tmp_path):
     path = tmp_path / "mine"
-    with pytest.raises(ValueError, match=r"value.kernel is of class OfMyOwn, which a file cannot hold"):
+    with pytest.raises(ValueError, match=r"value.kernel is of class OfMyOwn"):
         storage.save(path, GP(OfMyOwn(), noise=0.1))
     assert not path.exists()
     storage.save(path, GP(OfMyOwn(0.3), noise=0.1), classes=(OfMyOwn,))
-    with pytest.raises(ValueError, match="mine holds a OfMyOwn, which is no class of this version"):
+    with pytest.raises(ValueError, match="mine holds the class OfMyOwn"):
         storage.load(path)
     assert type(storage.load(path, classes=(OfMyOwn,)).kernel) is OfMyOwn
 
@@ -213,7 +213,7 @@ def test_a_class_of_ones_own_is_named_by_the_reader_not_by_the_file(tmp_path):
     ],
 )
 def test_what_is_code_or_foreign_is_refused_by_name(value, sentence, tmp_path):
-    with pytest.raises(ValueError, match=sentence + ", which a file cannot hold"):
+    with pytest.raises(ValueError, match=sentence + ", which cannot be saved"):
         storage.save(tmp_path / "value", value)
     assert list(tmp_path.iterdir()) == []
 
@@ -227,7 +227,7 @@ def refused(path, match):
 @pytest.mark.parametrize("size", [0, 7, 100, -1])
 def test_a_file_that_was_cut_short_is_refused(path, size):
     path.write_bytes(path.read_bytes()[:size])
-    refused(path, "cut short, is damaged, or is of another kind")
+    refused(path, "not a complete safetensors file")
 
 
 def test_any_flipped_byte_of_the_header_is_refused(path):
@@ -273,11 +273,11 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path):
 
     path = tmp_path / "model.safetensors"
     path.write_bytes(pickle.dumps(Trap()))
-    refused(path, "not a whole safetensors file")
+    refused(path, "not a complete safetensors file")
     stored = io.BytesIO()
     np.savez(stored, weights=np.ones(3))
     path.write_bytes(stored.getvalue())
-    refused(path, "not a whole safetensors file")
+    refused(path, "not a complete safetensors file")
     assert not (tmp_path / "executed").exists()
 
 
@@ -285,7 +285,7 @@ def test_files_of_others_and_of_the_future_are_refused(path, tmp_path):
     foreign = tmp_path / "foreign.safetensors"
     for header in (None, {"format": "pt"}, {"format": "pathgp"}, {"format": "pathgp", "format_version": "one"}):
         save_file({"weights": np.ones(3)}, foreign, metadata=header)
-        refused(foreign, "not one that pathgp wrote")
+        refused(foreign, "foreign.safetensors is a safetensors file that pathgp did not write")
     with safe_open(path, framework="numpy") as file:
         header = file.metadata()
     save_file(load_file(path), foreign, metadata=header | {"format_version": "2", "pathgp_version": "9.1"})
@@ -299,7 +299,7 @@ def test_files_of_others_and_of_the_future_are_refused(path, tmp_path):
 def test_a_name_that_is_not_on_the_list_is_never_looked_up(tmp_path, monkeypatch):
     monkeypatch.setattr(model_file.Encoder, "encode", lambda *_: {"class": "os.system", "fields": {"command": "true"}})
     storage.save(tmp_path / "model", None)
-    refused(tmp_path / "model", "holds a os.system, which is no class of this version")
+    refused(tmp_path / "model", "holds the class os.system")
 
 
 CHANGES = {

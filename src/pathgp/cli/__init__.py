@@ -15,17 +15,17 @@ from importlib.metadata import version
 from pathgp.cli.common import Stopped, data_dir, one_line, say
 
 COMMANDS = {
-    "demo": "a first run without data: a model, predictions and pictures",
-    "fit": "learn a model from a table",
-    "predict": "predict the rows of a table, however many",
-    "sample": "draw functions from a model, at the rows of a table",
-    "suggest": "suggest what to try next, from a table of what was tried",
-    "evaluate": "judge a model on rows with known targets",
-    "info": "what a model is and how it was fitted",
-    "plot": "draw a model, or how good it is",
-    "data": "which data sets there are",
-    "experiment": "the tables and figures of the paper, run here",
-    "bench": "measure speed, memory and accuracy beside peers",
+    "demo": "run an example on generated data: fit, predict and plot",
+    "fit": "fit a model to a table",
+    "predict": "predict every row of a table, in constant memory",
+    "sample": "evaluate posterior samples at the rows of a table",
+    "suggest": "suggest the next points to evaluate, from a table of results",
+    "evaluate": "score a model on rows with known targets",
+    "info": "describe a model and how it was fitted",
+    "plot": "plot a model or the quality of its predictions",
+    "data": "list the data sets",
+    "experiment": "reproduce the tables and figures of the paper",
+    "bench": "measure speed, memory and accuracy, compared with other libraries",
 }
 """Each command is a module of this package with `add_to(commands)`, imported only if it is called: importing JAX would
 delay the help.
@@ -68,11 +68,9 @@ def _run(words: Sequence[str]) -> int:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX has no class for it
             raise
-        say("there is not enough memory for this: ask for fewer samples, or give fewer rows or columns.")
+        say("not enough memory: reduce the number of samples, rows or columns.")
     except KeyboardInterrupt as stop:
-        kept = (
-            str(stop) if isinstance(stop, Stopped) else "nothing was written, and files that were there are unchanged."
-        )
+        kept = str(stop) if isinstance(stop, Stopped) else "nothing was written; existing files are unchanged."
         say(f"stopped: {kept}")
         return 130
     return 2
@@ -85,7 +83,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if unknown:  # reported by the command's own parser, which shows its usage
         options = [option for action in called._actions for option in action.option_strings]
         near = get_close_matches(unknown[0], options, 1)
-        called.error(f"{' '.join(unknown)} is not known" + (f": is {near[0]} meant?" if near else "."))
+        called.error(f"unrecognized arguments: {' '.join(unknown)}" + (f" (did you mean {near[0]}?)" if near else ""))
     return command
 
 
@@ -93,8 +91,8 @@ def _parsers(words: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Ar
     """Return the parser, and that of the called command with all its options; others have their names only."""
     parser = argparse.ArgumentParser(
         prog="pathgp",
-        description="Gaussian process regression whose posterior is functions, at any data size.",
-        epilog="Start with `pathgp demo`. `pathgp COMMAND --help` shows options and examples.",
+        description="Gaussian process regression with posterior function samples, for up to millions of rows.",
+        epilog="Start with `pathgp demo`. `pathgp COMMAND --help` shows the options and examples of a command.",
     )
     parser.add_argument("--version", action="version", version=f"pathgp {version('pathgp')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")

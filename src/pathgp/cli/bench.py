@@ -20,41 +20,52 @@ from pathgp_paper.bench.peers import PEERS
 
 def add_to(commands: Any) -> None:
     """Add `bench` and its benchmarks to the command line."""
-    benchmarks = commands.add_parser("bench", help="measure speed, memory and accuracy beside peers").add_subparsers(
-        required=True, metavar="BENCHMARK"
-    )
-    kernel = benchmarks.add_parser("kernel", help="the tiled kernel product beside one naive expression")
-    kernel.add_argument("--inputs", type=int, default=product.INPUTS, help="of a point (default: %(default)s)")
-    kernel.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    benchmarks = commands.add_parser(
+        "bench", help="measure speed, memory and accuracy, compared with other libraries"
+    ).add_subparsers(required=True, metavar="BENCHMARK")
+    kernel = benchmarks.add_parser("kernel", help="time the tiled kernel product, compared with a naive expression")
+    kernel.add_argument("--inputs", type=int, default=product.INPUTS, help="number of inputs (default: %(default)s)")
+    kernel.add_argument("--out", type=pathlib.Path, help="also write the results to this JSON file")
     kernel.set_defaults(run=bench_kernel)
-    solve = benchmarks.add_parser("solve", help="mean and 64 samples by each solver and peer")
-    solve.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    solve = benchmarks.add_parser("solve", help="compute the mean and 64 samples with each solver and library")
+    solve.add_argument("--dataset", default="synthetic", help="a data set in PATHGP_DATA, or synthetic (the default)")
     add_data_dir(solve)
-    solve.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
-    solve.add_argument("--split", type=int, default=0, help="which test split, from 0")
-    solve.add_argument("--noise", type=float, help="this noise variance instead of the published one")
-    solve.add_argument("--hyperparameters", type=pathlib.Path, help="a JSON file, as `pathgp bench learn` writes it")
-    solve.add_argument("--test-rows", type=int, help="the first so many test rows alone")
-    solve.add_argument("--only", nargs="+", choices=sorted(contest.CONTESTANTS), help="run these alone")
-    solve.add_argument("--timeout", type=float, default=900.0, help="seconds after which a contestant is stopped")
-    solve.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
-    solve.add_argument("--plot", type=pathlib.Path, help="also draw error against time to this PNG file")
+    solve.add_argument("--n", type=int, help="use only the first N training rows (default: all; synthetic: 10000)")
+    solve.add_argument("--split", type=int, default=0, help="index of the test split (default: %(default)s)")
+    solve.add_argument("--noise", type=float, help="noise variance (default: the published one)")
+    solve.add_argument("--hyperparameters", type=pathlib.Path, help="JSON file written by `pathgp bench learn`")
+    solve.add_argument("--test-rows", type=int, metavar="N", help="use only the first N test rows")
+    solve.add_argument("--only", nargs="+", choices=sorted(contest.CONTESTANTS), help="run only these")
+    solve.add_argument(
+        "--timeout", type=float, default=900.0, metavar="S", help="stop each after S seconds (default: %(default)s)"
+    )
+    solve.add_argument("--out", type=pathlib.Path, help="also write the results to this JSON file")
+    solve.add_argument(
+        "--plot", type=pathlib.Path, help="also plot error against time to this file (.png, .pdf or .svg)"
+    )
     solve.set_defaults(run=bench_solve)
-    learn = benchmarks.add_parser("learn", help="hyperparameters from default starting values")
-    learn.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    learn = benchmarks.add_parser("learn", help="fit hyperparameters from default starting values")
+    learn.add_argument("--dataset", default="synthetic", help="a data set in PATHGP_DATA, or synthetic (the default)")
     add_data_dir(learn)
-    learn.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
-    learn.add_argument("--method", choices=sorted(learning.METHODS), default="nearest", help="how to learn them")
-    learn.add_argument("--no-test", action="store_true", help="do not judge them on the test rows")
-    learn.add_argument("--test-rows", type=int, help="judge them on the first so many test rows alone")
-    learn.add_argument("--out", type=pathlib.Path, help="also write them and the figures to this JSON file")
+    learn.add_argument("--n", type=int, help="use only the first N training rows (default: all; synthetic: 10000)")
+    learn.add_argument(
+        "--method",
+        choices=sorted(learning.METHODS),
+        default="nearest",
+        help="marginal likelihood (default: %(default)s)",
+    )
+    learn.add_argument("--no-test", action="store_true", help="do not score them on the test rows")
+    learn.add_argument("--test-rows", type=int, metavar="N", help="score them only on the first N test rows")
+    learn.add_argument("--out", type=pathlib.Path, help="also write them and the scores to this JSON file")
     learn.set_defaults(run=bench_learn)
-    predict = benchmarks.add_parser("predict", help="points a second: mean, variance and 64 samples")
-    predict.add_argument("--dataset", default="synthetic", help="a data set of PATHGP_DATA, or synthetic")
+    predict = benchmarks.add_parser("predict", help="measure predictions per second: mean, variance and 64 samples")
+    predict.add_argument("--dataset", default="synthetic", help="a data set in PATHGP_DATA, or synthetic (the default)")
     add_data_dir(predict)
-    predict.add_argument("--n", type=int, help="the first N training rows (synthetic: 10000 if not given)")
-    predict.add_argument("--points", type=int, default=100_000, help="where to evaluate")
-    predict.add_argument("--out", type=pathlib.Path, help="also write the figures to this JSON file")
+    predict.add_argument("--n", type=int, help="use only the first N training rows (default: all; synthetic: 10000)")
+    predict.add_argument(
+        "--points", type=int, default=100_000, metavar="N", help="number of points to predict (default: %(default)s)"
+    )
+    predict.add_argument("--out", type=pathlib.Path, help="also write the results to this JSON file")
     predict.set_defaults(run=bench_predict)
 
 
@@ -100,7 +111,9 @@ def bench_predict(arguments: argparse.Namespace) -> None:
     data, gp = contest.problem(arguments.dataset, arguments.n, 0)
     posterior, rows = throughput.run(data, gp, arguments.points)
     memory = contest.peak_gigabytes()
-    print(f"{arguments.dataset}, {len(data.X)} training rows by {posterior.info.solver}, {memory:.2f} GB at most")
+    print(
+        f"{arguments.dataset}, {len(data.X)} training rows, solver {posterior.info.solver}, peak memory {memory:.2f} GB"
+    )
     print(throughput.table(rows))
     figures = {"dataset": arguments.dataset, "gigabytes": memory, "rows": [row._asdict() for row in rows]}
     store(arguments.out, {"benchmark": "predict", **figures})

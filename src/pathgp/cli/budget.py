@@ -248,14 +248,14 @@ def _auto(N: int, c: int) -> Work:
         return _sap(N, c, PASSES, 1024)
     part = _sap(SUBSET_ROWS, c, PASSES, 1024)
     held = float_bytes() * SUBSET_ROWS * c * part.columns + part.bytes
-    name, entries = f"{part.solver} on {SUBSET_ROWS:,} of the rows", part.entries + N * SUBSET_ROWS
+    name, entries = f"{part.solver} on a subset of {SUBSET_ROWS:,} rows", part.entries + N * SUBSET_ROWS
     uncut = {"prepared": part.prepared, "first": part.first, "last": part.last + N * SUBSET_ROWS}
     return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held, **uncut)
 
 
 def _subset(N: int, c: int) -> Work:
     rows = min(N, SOLVERS["subset"]().rows)
-    return _cholesky(rows, c)._replace(solver=f"Cholesky on {rows:,} of the rows", columns=6)
+    return _cholesky(rows, c)._replace(solver=f"Cholesky on a subset of {rows:,} rows", columns=6)
 
 
 def _cg(N: int, c: int) -> Work:

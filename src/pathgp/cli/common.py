@@ -32,13 +32,15 @@ def add_command(
 
 def add_data_dir(parser: argparse.ArgumentParser) -> None:
     """Add the option `--data-dir`."""
-    parser.add_argument("--data-dir", type=pathlib.Path, help="the folder of the data sets, instead of PATHGP_DATA")
+    parser.add_argument(
+        "--data-dir", type=pathlib.Path, help="folder of the data sets (default: the environment variable PATHGP_DATA)"
+    )
 
 
 def add_allow_unknown(parser: argparse.ArgumentParser) -> None:
     """Add the option for categories that were not in the fitted data."""
     parser.add_argument(
-        "--allow-unknown", action="store_true", help="take a text that the model does not know for none of its values"
+        "--allow-unknown", action="store_true", help="encode an unseen category as no category, instead of an error"
     )
 
 
@@ -67,7 +69,7 @@ def say_dialect(path: pathlib.Path) -> None:
 
     if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path)).separator != ",":
         between = {";": "semicolons", "\t": "tabs"}[found.separator]
-        say(f"{path} is read with {between} between columns and {found.point!r} for the decimal point.")
+        say(f"{path}: columns are separated by {between}, and the decimal point is {found.point!r}.")
 
 
 def one_line(message: object, most: int = 2000) -> str:
@@ -95,7 +97,7 @@ def check_picture(path: pathlib.Path, force: bool) -> None:
 def check_seed(seed: int) -> None:
     """Raise `ValueError`, before any work, if the seed is out of range."""
     if not 0 <= seed < 2**32:
-        raise ValueError(f"--seed must be 0 to {2**32 - 1}, but it is {seed}.")
+        raise ValueError(f"--seed must be from 0 to {2**32 - 1}, but it is {seed}.")
 
 
 def check_out(path: pathlib.Path, force: bool) -> None:
@@ -103,11 +105,11 @@ def check_out(path: pathlib.Path, force: bool) -> None:
     from pathgp.runs.atomic import check_writable
 
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it.")
+        raise ValueError(f"{path} is a folder: give the path of a file.")
     if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is a device or a pipe, which would be replaced: name a file.")
+        raise ValueError(f"{path} is a device or a pipe, not a regular file: choose another path.")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} is missing: make it first.")
+        raise FileNotFoundError(f"the folder {path.parent} does not exist: create it first.")
     if os.path.lexists(path) and not force:
-        raise FileExistsError(f"{path} exists already: choose another name, or add --force to replace it.")
+        raise FileExistsError(f"{path} already exists: choose another path, or add --force to overwrite it.")
     check_writable(path)

@@ -11,8 +11,8 @@ from pathgp_paper import datasets
 
 def add_to(commands: Any) -> None:
     """Add `data list` to the command line."""
-    data = commands.add_parser("data", help="the data sets").add_subparsers(required=True, metavar="ACTION")
-    names = data.add_parser("list", help="name, rows, inputs, and whether it is there")
+    data = commands.add_parser("data", help="list the data sets").add_subparsers(required=True, metavar="ACTION")
+    names = data.add_parser("list", help="name, rows, inputs, and whether each is present")
     add_data_dir(names)
     names.add_argument("--json", action="store_true", help="print JSON")
     names.set_defaults(run=data_list)
@@ -24,7 +24,7 @@ def data_list(arguments: argparse.Namespace) -> None:
     print(json.dumps([entry._asdict() for entry in entries], indent=2) if arguments.json else table(entries))
     missing = [entry.name for entry in entries if not entry.present]
     if missing and not arguments.json:
-        folder = os.environ.get("PATHGP_DATA") or "a folder, named by PATHGP_DATA or --data-dir"
+        folder = os.environ.get("PATHGP_DATA") or "a folder given by PATHGP_DATA or --data-dir"
         print(f"\nMissing: {', '.join(missing)}. Get them from {datasets.ORIGIN}.")
         print(f"Put them in {folder}, as {datasets.LAYOUT}.")
 

@@ -17,22 +17,22 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "demo",
-        "a first run without data: a model, predictions and pictures, in under two minutes",
+        "run an example on generated data: fit, predict and plot, in under two minutes",
         run,
         """
 pathgp demo
 pathgp demo --out somewhere --force""",
     )
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("pathgp-demo"), metavar="FOLDER",
-                        help="where the files go (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="replace files of an earlier run")
+                        help="folder of the output files (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="overwrite the files of a previous run")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write two tables, then run and show the commands that a user would."""
     folder: pathlib.Path = arguments.out
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file: name a folder with --out.")
+        raise ValueError(f"--out {folder} is a file: give a folder.")
     train, new, model, predictions = (
         folder / name for name in ("train.csv", "new.csv", "model.safetensors", "predictions.csv")
     )
@@ -52,14 +52,14 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         write_rides(train, ROWS, seed=0)
         write_rides(new, NEW_ROWS, seed=1)
-        print(f"{train} has {ROWS:,} rows: rides with hired bicycles by hour of the day and temperature (made up).")
+        print(f"{train} has {ROWS:,} rows: simulated bicycle rentals by hour of the day and temperature.")
         for command in commands:
             print(f"\n$ pathgp {command}", flush=True)
             call([*shlex.split(command), *(["--force"] if arguments.force else [])])
     except KeyboardInterrupt as stop:
         told = f"{stop} " if isinstance(stop, Stopped) else ""
-        raise Stopped(f"{told}{folder} has what was written before; to begin anew, add --force.") from None
-    print(f"\n{folder} has the tables, the model, the predictions and four pictures. To go on, try:")
+        raise Stopped(f"{told}{folder} has the files written so far; to start again, add --force.") from None
+    print(f"\n{folder} has the tables, the model, the predictions and four plots. Next, try:")
     print(f"  pathgp info {quoted(model)}")
     print(f"  pathgp evaluate {quoted(model)} {quoted(new)}")
     print(f"  pathgp sample {quoted(model)} {quoted(new)} --num-samples 5 --out {quoted(folder / 'samples.csv')}")

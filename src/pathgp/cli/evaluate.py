@@ -18,16 +18,16 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "evaluate",
-        "judge a model on rows with known targets",
+        "score a model on rows with known targets",
         run,
         """
 pathgp evaluate model.safetensors test.csv
 pathgp evaluate model.safetensors test.parquet --json""",
     )
-    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a model file written by `pathgp fit`")
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs and the target")
     add_allow_unknown(parser)
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -62,9 +62,9 @@ def scores(y: Float[np.ndarray, "n"], mean: Float[np.ndarray, "n"], sd: Float[np
 
 def lines(result: dict[str, Any]) -> dict[str, str]:
     """Return the scores in words."""
-    covered = ", ".join(f"{100 * share:.1f} % in those of {p} %" for p, share in result["coverage"].items())
+    covered = ", ".join(f"{p} % interval {100 * share:.1f} %" for p, share in result["coverage"].items())
     return {
         "RMSE": f"{result['rmse']:.5g}" + ("" if result["r2"] is None else f"  (R² {result['r2']:.4f})"),
         "NLL": f"{result['nll']:.4f}",
-        "intervals": covered,
+        "coverage": covered,
     }

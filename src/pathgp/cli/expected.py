@@ -24,14 +24,14 @@ def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
     known.
     """
     if options.memory is not None and not options.memory > 0:
-        raise ValueError(f"--memory must be above 0, but it is {options.memory}.")
+        raise ValueError(f"--memory must be positive, but it is {options.memory}.")
     if options.points is None:
         return
     if options.solver != "inducing":
-        raise ValueError(f"--points belongs to --solver inducing, but the solver is {options.solver}.")
+        raise ValueError(f"--points requires --solver inducing, but --solver is {options.solver}.")
     at_least(options.points, 1, "--points")
     if rows is not None and options.points > rows:
-        raise ValueError(f"--points must be at most the {rows:,} rows to learn from, but it is {options.points:,}.")
+        raise ValueError(f"--points must be at most the {rows:,} training rows, but it is {options.points:,}.")
 
 
 def refuse_too_large(options: argparse.Namespace) -> None:
@@ -77,8 +77,8 @@ def _refuse(found: Estimate, options: argparse.Namespace, size: tuple[int, int, 
         return
     where = "this machine has" if options.memory is None else "--memory allows"
     raise ValueError(
-        f"this would take about {found.bytes / 1e9:.3g} GB ({found.solver}), but {where} {limit / 1e9:.3g}: "
-        f"{_advice(options, size, limit)}; --memory GB sets another limit."
+        f"the fit needs about {found.bytes / 1e9:.3g} GB ({found.solver}), but {where} {limit / 1e9:.3g} GB: "
+        f"{_advice(options, size, limit)}; --memory sets another limit."
     )
 
 
@@ -103,4 +103,4 @@ def _advice(options: argparse.Namespace, size: tuple[int, int, int], limit: floa
     fewer = [learned >> halvings for halvings in range(1, learned.bit_length())]
     enough = next((n for n in fewer if n >= (options.points or 2) and fits(n, n)), None)
     found += [] if enough is None else [f"about {enough:,} rows"]
-    return f"take {', or '.join(found)}" if found else "any fit of these columns takes more"
+    return f"use {', or '.join(found)}" if found else "every fit of these columns needs more"

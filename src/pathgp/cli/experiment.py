@@ -11,28 +11,38 @@ from pathgp.cli.common import Stopped, add_data_dir
 
 def add_to(commands: Any) -> None:
     """Add `experiment list`, `run` and `report` to the command line."""
-    actions = commands.add_parser("experiment", help="the paper's tables and figures").add_subparsers(
+    actions = commands.add_parser("experiment", help="reproduce the tables and figures of the paper").add_subparsers(
         required=True, metavar="ACTION"
     )
-    names = actions.add_parser("list", help="the experiments, and what they reproduce")
+    names = actions.add_parser("list", help="list the experiments and what they reproduce")
     names.add_argument("--json", action="store_true", help="print JSON")
     names.set_defaults(run=experiment_list)
-    run = actions.add_parser("run", help="compute one; a run that was stopped goes on where it was")
-    run.add_argument("name", metavar="NAME", help="as `pathgp experiment list` shows it, or `all`")
-    run.add_argument("--scale", default="smoke", help="smoke (seconds), machine (two cores, 30 minutes) or paper")
-    run.add_argument("--out", type=pathlib.Path, required=True, help="the folder for results, figure and section")
-    run.add_argument("--only", default="", help="the cells whose name contains this, for instance elevators-0")
-    run.add_argument("--minutes", type=float, help="begin no cell after so many minutes (at machine scale 30)")
+    run = actions.add_parser("run", help="run an experiment, or resume an interrupted run")
+    run.add_argument("name", metavar="NAME", help="a name shown by `pathgp experiment list`, or `all`")
+    run.add_argument(
+        "--scale", default="smoke", help="smoke (seconds; the default), machine (two cores, 30 minutes) or paper"
+    )
+    run.add_argument(
+        "--out", type=pathlib.Path, required=True, help="folder for the results, the figure and the report section"
+    )
+    run.add_argument("--only", default="", help="run only the cells whose name contains this, for example elevators-0")
+    run.add_argument(
+        "--minutes",
+        type=float,
+        help="start no cell after this many minutes (default: 30 at scale machine, else no limit)",
+    )
     add_data_dir(run)
     run.set_defaults(run=experiment_run)
-    report = actions.add_parser("report", help="one HTML file of all that was run")
-    report.add_argument("--out", type=pathlib.Path, required=True, help="the folder that was run into")
-    report.add_argument("--scale", help="of all experiments (default: of each the one at which most was run)")
+    report = actions.add_parser("report", help="write one HTML file with the results of all runs")
+    report.add_argument(
+        "--out", type=pathlib.Path, required=True, help="the folder given to `pathgp experiment run --out`"
+    )
+    report.add_argument("--scale", help="scale of all experiments (default: for each, the scale with the most results)")
     report.add_argument(
         "--published",
         type=pathlib.Path,
         metavar="FOLDER",
-        help="the paper's figures, cut out of it as NAME.png, to stand beside ours",
+        help="folder with the figures of the paper as NAME.png, to show next to ours",
     )
     report.set_defaults(run=experiment_report)
 
@@ -54,12 +64,12 @@ def experiment_run(arguments: argparse.Namespace) -> None:
 
     check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
-        raise FileExistsError(f"--out {arguments.out} is a file: name a folder, which is made if it is not there.")
+        raise FileExistsError(f"--out {arguments.out} is a file: give a folder, which is created if needed.")
     at_least(0 if arguments.minutes is None else arguments.minutes, 0, "--minutes")
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
     cells = [cell.name for experiment in chosen for cell in experiment.cells(arguments.scale)]
     if not any(arguments.only in name for name in cells):
-        raise ValueError(f"--only {arguments.only!r} is in the name of no cell: they are {', '.join(cells[:40])}.")
+        raise ValueError(f"--only {arguments.only!r} matches no cell: the cells are {', '.join(cells[:40])}.")
     say = lambda line: print(line, file=sys.stderr, flush=True)
     limits = {"only": arguments.only, "minutes": arguments.minutes}
     try:
@@ -68,7 +78,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
             section = report.publish(experiment, arguments.scale, arguments.out)
             print(f"{experiment.name}: {section.verdict}; {arguments.out / experiment.name / arguments.scale}")
     except KeyboardInterrupt:
-        kept = f"the cells that were finished are in {arguments.out}: the same command goes on from there."
+        kept = f"the finished cells are in {arguments.out}: to resume, run the same command again."
         raise Stopped(kept) from None
 
 
@@ -86,4 +96,4 @@ def check_scale(scale: str) -> None:
     from pathgp_paper.experiments.base import SCALES
 
     if scale not in SCALES:
-        raise ValueError(f"--scale is {scale!r}, but the scales are {', '.join(SCALES)}.")
+        raise ValueError(f"--scale must be one of {', '.join(SCALES)}, but it is {scale!r}.")

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "fit",
-        "learn a model from a table: one column is predicted from the others",
+        "fit a model that predicts one column of a table from the others",
         run,
         """
 pathgp fit train.csv --target price --out model.safetensors
@@ -34,23 +34,30 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
     )
     parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table: .csv, .csv.gz, .parquet or .npy")
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
-    parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="where to save the model")
-    parser.add_argument("--force", action="store_true", help="replace MODEL if it exists, and a checkpoint in DIR")
+    parser.add_argument("--out", required=True, type=pathlib.Path, metavar="MODEL", help="file to write the model to")
+    parser.add_argument("--force", action="store_true", help="overwrite MODEL if it exists, and a checkpoint in DIR")
     inputs = parser.add_argument_group("inputs")
     picked = inputs.add_mutually_exclusive_group()
-    picked.add_argument("--columns", nargs="+", metavar="COLUMN", help="use these alone")
-    picked.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="use all but these")
+    picked.add_argument("--columns", nargs="+", metavar="COLUMN", help="use only these columns as inputs")
+    picked.add_argument(
+        "--drop", nargs="+", default=[], metavar="COLUMN", help="use all columns except these as inputs"
+    )
     inputs.add_argument(
-        "--one-hot", nargs="*", metavar="COLUMN", help="an input for each value of these; of all text if none is named"
+        "--one-hot",
+        nargs="*",
+        metavar="COLUMN",
+        help="one-hot encode these columns (all text columns if none is given)",
     )
     lacking = inputs.add_mutually_exclusive_group()
     lacking.add_argument(
         "--impute",
         action="store_true",
-        help="where one is missing put the median, or no category, and an input that says so",
+        help="replace missing values by the median (numbers) or no category (text), and add an indicator column",
     )
-    lacking.add_argument("--skip-missing", action="store_true", help="leave out rows in which a value is missing")
-    inputs.add_argument("--test-share", type=float, default=0.0, metavar="SHARE", help="hold out rows to judge on")
+    lacking.add_argument("--skip-missing", action="store_true", help="leave out rows with a missing value")
+    inputs.add_argument(
+        "--test-share", type=float, default=0.0, metavar="SHARE", help="hold out this share of the rows for scoring"
+    )
     model = parser.add_argument_group("model")
     model.add_argument(
         "--kernel",
@@ -58,38 +65,52 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
         help="matern12, matern32, matern52, rbf or rational_quadratic (default: %(default)s)",
     )
     model.add_argument(
-        "--noise", type=float, metavar="VARIANCE", help="where the noise starts, as a share of the target's variance"
+        "--noise",
+        type=float,
+        metavar="VARIANCE",
+        help="initial noise variance, as a share of that of the target (default: 0.1)",
     )
     model.add_argument(
         "--solver", default="auto", help="auto, cholesky, sap, cg, sdd, sgd, subset or inducing (default: %(default)s)"
     )
     model.add_argument(
-        "--points", type=int, metavar="M", help="of --solver inducing (default: rows / 4, at most 10000)"
+        "--points",
+        type=int,
+        metavar="M",
+        help="number of points of --solver inducing (default: rows / 4, at most 10000)",
     )
-    model.add_argument("--num-samples", type=int, default=64, metavar="N", help="functions (default: %(default)s)")
+    model.add_argument(
+        "--num-samples", type=int, default=64, metavar="N", help="posterior samples (default: %(default)s)"
+    )
     model.add_argument(
         "--max-seconds",
         type=float,
         metavar="S",
-        help="stop after about so long, with what there is; reading, compiling, factors, prior draws, exact solves and "
-        "judging are not cut short, but the time for the rest is planned so that they fit in",
+        help="approximate time limit: hyperparameter fitting and iterative solvers stop early to meet it. Reading, "
+        "compilation, factorisations, prior draws, exact solves and scoring are not cut short",
     )
-    model.add_argument("--memory", type=float, metavar="GB", help="what it may take (default: what the machine has)")
-    model.add_argument("--seed", type=int, default=0, help="of the split and of all draws (default: %(default)s)")
+    model.add_argument("--memory", type=float, metavar="GB", help="memory limit (default: what is available)")
+    model.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     safety = parser.add_argument_group("long runs")
     safety.add_argument(
-        "--checkpoint", type=pathlib.Path, metavar="DIR", help="keep in DIR what the run has come to, until it is done"
+        "--checkpoint", type=pathlib.Path, metavar="DIR", help="keep checkpoints in DIR until the run is done"
     )
     safety.add_argument(
-        "--checkpoint-seconds", type=float, default=60.0, metavar="S", help="how often (default: %(default)s)"
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time between checkpoints (default: %(default)s)",
     )
-    safety.add_argument("--resume", action="store_true", help="go on from what is in DIR, to the same model")
+    safety.add_argument(
+        "--resume", action="store_true", help="resume from the checkpoint in DIR; the result does not change"
+    )
     job = parser.add_argument_group("several devices and processes (docs/distributed.md)")
-    job.add_argument("--devices", type=int, metavar="N", help="split the rows over so many devices of each process")
-    job.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is to be found, the same for all")
-    job.add_argument("--process-id", type=int, metavar="I", help="which process of the job this is, from 0 on")
-    job.add_argument("--num-processes", type=int, metavar="N", help="how many processes the job has")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    job.add_argument("--devices", type=int, metavar="N", help="shard the rows over N devices per process")
+    job.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, the same for all processes")
+    job.add_argument("--process-id", type=int, metavar="I", help="index of this process, from 0")
+    job.add_argument("--num-processes", type=int, metavar="N", help="number of processes in the job")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -138,26 +159,26 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
         tell(note)
     train, test = split(N, a.test_share, a.seed)
     if a.test_share and not len(test):
-        raise ValueError(f"--test-share {a.test_share} of {N:,} rows is no row to judge on: hold out a larger share.")
+        raise ValueError(f"--test-share {a.test_share} of {N:,} rows holds out no row: use a larger share.")
     if len(train) < 2:
-        raise ValueError(f"{a.file} leaves {len(train)} row to learn from: at least 2 are needed.")
+        raise ValueError(f"{a.file} has {counted(len(train), 'training row')}: at least 2 are needed.")
     inputs = len(encoding.inputs)
     estimate = expected(a, N, len(train), inputs)
     rows = encoding.read(a.file, jnp.result_type(float), N, skip_missing=a.skip_missing)
     check_target(a.target, rows.y[train])
     tell(f"this will take {estimate}.")
-    early = "stops it, to be resumed" if checkpoint else "ends it early" if jax.process_count() == 1 else "ends it"
-    tell(f"learning {a.target!r} from {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
+    early = "saves a checkpoint and stops" if checkpoint else "stops early" if jax.process_count() == 1 else "stops"
+    tell(f"fitting {a.target!r} to {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
     with together():
         try:
             learned = rows.some(train) if len(test) else rows  # no copy if nothing is held out
             fitted = Fitted.fit(learned, scan, a, checkpoint, time_left(a.max_seconds, estimate.floor, start, tell))
             for name, value in fitted.constant.items():
-                tell(f"{name!r} is {value:g} in every row, so that nothing is learned from it.")
+                tell(f"{name!r} is {value:g} in every row, so its effect cannot be estimated.")
         except (KeyboardInterrupt, SystemExit) as stop:
             if checkpoint is None or not checkpoint.files:
                 raise
-            kept = f"what it has come to is in {a.checkpoint}: the same command with --resume goes on from there."
+            kept = f"the checkpoint is in {a.checkpoint}: to resume, run the same command with --resume."
             if isinstance(stop, SystemExit):
                 tell(f"terminated: {kept}")
                 raise
@@ -168,11 +189,11 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
             checkpoint.clear()
         result, report = fitted.summary(), {}
         if len(test):
-            tell(f"judging on {len(test):,} held-out rows.")
+            tell(f"scoring on {counted(len(test), 'held-out row')}.")
             try:
                 result["held_out"] = scores(rows.y[test], *fitted.predict(rows.some(test).inputs))
             except KeyboardInterrupt:
-                raise Stopped(f"{a.out} is a whole model, but it was not judged.") from None
+                raise Stopped(f"{a.out} is a complete model, but it was not scored.") from None
             report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
     if not a.speaks:
         return
@@ -182,8 +203,8 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     show(result, fitted.lines() | report, a.json)
     if fitted.interrupted:
         raise Stopped(
-            f"learning was ended after {len(fitted.loss)} steps, and the best hyperparameters so far were kept: "
-            f"{a.out} is a whole model with them."
+            f"hyperparameter fitting ended after {len(fitted.loss)} steps: {a.out} is a complete model with the best "
+            "hyperparameters so far."
         )
 
 
@@ -193,7 +214,8 @@ def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[s
         return None
     passed = time.perf_counter() - start
     if passed + sum(floor) > seconds:
-        tell(f"--max-seconds {seconds:g} is short: what is not cut short takes about {passed + sum(floor):.0f} s.")
+        least = passed + sum(floor)
+        tell(f"--max-seconds {seconds:g} is too short: the steps that are not cut short take about {least:.0f} s.")
     return max(floor.budget(seconds - passed), SHORTEST)
 
 
@@ -226,17 +248,21 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
     a = arguments
     if a.checkpoint is None:
         if a.resume:
-            raise ValueError("--resume needs --checkpoint DIR, the directory to go on from.")
+            raise ValueError("--resume requires --checkpoint DIR, the directory to resume from.")
         yield None
         return
     checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
     with checkpoint.held():
         if a.resume:
-            tell(f"going on from {a.checkpoint}." if checkpoint.files else f"{a.checkpoint} has nothing to go on from.")
+            tell(
+                f"resuming from {a.checkpoint}."
+                if checkpoint.files
+                else f"{a.checkpoint} has no checkpoint to resume from."
+            )
         elif checkpoint.files and not a.force:
             raise FileExistsError(
-                f"{a.checkpoint} has the checkpoint of an earlier run: add --resume to go on from it, or --force to "
-                "begin anew."
+                f"{a.checkpoint} has the checkpoint of a previous run: add --resume to resume it, or --force to start "
+                "again."
             )
         else:
             checkpoint.clear()
@@ -254,4 +280,4 @@ def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def check_target(name: str, y: np.ndarray) -> None:
     """Raise `ValueError` if the target is constant."""
     if np.ptp(y) == 0:
-        raise ValueError(f"the target {name!r} is {y[0]:g} in every row: there is nothing to learn.")
+        raise ValueError(f"the target {name!r} is {y[0]:g} in every row: choose a target that varies.")

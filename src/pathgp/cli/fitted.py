@@ -27,7 +27,7 @@ from pathgp.storage import validation
 FACTS = {"rows": int, "ranges": list[list[float]], "missing": dict[str, int], "skipped": int}
 """Facts about the table that `pathgp fit` stores, with their types."""
 
-FILLED = "{} replaced as in the fit; the intervals do not allow for that."
+FILLED = "{} replaced as in the fit; the intervals do not account for this."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Fitted:
         """Return samples of the model, without noise; every chunk of rows gets the same functions."""
         if not 1 <= num <= self.num_samples:
             raise ValueError(
-                f"--num-samples must be 1 to {self.num_samples}, which the model holds, but it is {num}: fit with a "
-                "larger --num-samples for more."
+                f"--num-samples must be from 1 to {self.num_samples}, the number in the model, but it is {num}: for "
+                "more, fit with a larger --num-samples."
             )
         return np.asarray(self.model.sample_y(X, num, random_state=0), float)
 
@@ -104,7 +104,7 @@ class Fitted:
     def ranges(self) -> list[tuple[float, float]]:
         """Smallest and largest value of each input; raises `ValueError` if the model does not know them."""
         if "ranges" not in self.facts:
-            raise ValueError("the model does not know the ranges of its inputs: fit it with `pathgp fit` to draw it.")
+            raise ValueError("the model has no ranges of its inputs: to plot it, fit it with `pathgp fit`.")
         return [(low, high) for low, high in self.facts["ranges"]]
 
     @property
@@ -149,17 +149,17 @@ class Fitted:
         rows = "an unknown number of" if s["rows"] is None else f"{s['rows']:,}"
         residual = s["relative_residual"]
         missing, skipped = sum(s["missing"].values()), s["skipped"]
-        lacking = f"{missing:,} values put in" if missing else f"{skipped:,} rows left out" if skipped else ""
+        lacking = f"{missing:,} values imputed" if missing else f"{skipped:,} rows left out" if skipped else ""
         return {
-            "target": f"{self.target}, learned from {rows} rows with {len(s['inputs'])} inputs",
+            "target": f"{self.target}, fitted to {rows} rows with {len(s['inputs'])} inputs",
             **({"missing": lacking} if lacking else {}),
             "kernel": f"{s['kernel']}" + ("" if s["variance"] is None else f", variance {s['variance']:.4g}"),
             "noise": f"variance {s['noise_variance']:.4g}, sd {s['noise_variance'] ** 0.5:.4g}",
             "samples": f"{s['num_samples']} functions",
             "solver": s["solver"] + (f": {s['reason']}" if s["reason"] else ""),
-            "residual": f"{residual['mean']:.1e} of the mean, {residual['largest']:.1e} at most, "
+            "residual": f"{residual['mean']:.1e} for the mean, at most {residual['largest']:.1e}, "
             f"after {s['passes']:.1f} passes over the data: "
-            + ("converged" if s["converged"] else "not converged, allow it more time"),
+            + ("converged" if s["converged"] else "not converged, allow more time"),
         }
 
 
@@ -183,8 +183,8 @@ def load(path: pathlib.Path) -> Fitted:
     model = PathGPRegressor.load(path)
     if model.posterior_.num_targets > 1:
         raise ValueError(
-            f"{path} has {model.posterior_.num_targets} targets, but the command line takes models of one: fit one for "
-            "each target, or use it in Python."
+            f"{path} has {model.posterior_.num_targets} targets, but the command line supports only one: fit a model "
+            "per target, or use this one in Python."
         )
     model.single_target_ = True  # y may have been a matrix with one column
     names = vars(model).pop("feature_names_in_", None)  # the encoding passes matrices without names
@@ -196,7 +196,7 @@ def load(path: pathlib.Path) -> Fitted:
     else:
         stored = {}  # metadata of the user's own, not facts of `pathgp fit`
         if names is None:
-            raise ValueError(f"{path} has no names of columns: fit it with `pathgp fit`, or to a data frame.")
+            raise ValueError(f"{path} has no column names: fit it with `pathgp fit`, or to a data frame.")
         encoding = Encoding(None, tuple(Column(str(name), NUMBER) for name in names))
     return Fitted(model, encoding, {**stored, "versions": versions})
 
@@ -207,13 +207,15 @@ def _check(encoding: Encoding, facts: dict[str, Any], inputs: int) -> None:
     for column in encoding.columns:
         validation.check(column)
         if column.kind not in ARROW:
-            raise ValueError(f"column {column.name!r} is of kind {column.kind!r}, which is none of {', '.join(ARROW)}.")
+            raise ValueError(
+                f"column {column.name!r} is of kind {column.kind!r}, but must be one of {', '.join(ARROW)}."
+            )
         if column.fill is not None and isinstance(column.fill, str) != (column.kind == TEXT):
             raise ValueError(f"missing values of column {column.name!r} cannot be replaced by {column.fill!r}.")
     known = {name: facts[name] for name in FACTS if name in facts}
     validation.check_types(known, FACTS, "facts")
     if len(encoding.inputs) != inputs or ("ranges" in facts and np.shape(facts["ranges"]) != (inputs, 2)):
-        raise ValueError(f"the columns must have {inputs} inputs, as the model has, and each input a range.")
+        raise ValueError(f"the columns must have {inputs} inputs, as the model has, and a range per input.")
 
 
 def predict_known(

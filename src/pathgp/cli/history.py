@@ -37,7 +37,9 @@ class Optimisation(NamedTuple):
         a = arguments
         bounds = inputs.read_bounds(a.bounds)
         if a.target in bounds:
-            raise ValueError(f"--target is {a.target!r}, but {a.bounds} has it as an input: it cannot be both.")
+            raise ValueError(
+                f"--target {a.target!r} is also an input in {a.bounds}: remove it there, or choose another target."
+            )
         space = Space(tuple(bounds.values()))
         sign = -1.0 if a.minimise else 1.0
         settings = Settings(space, None, sign, Auto(), Search(), space.initial, a.seed)
@@ -71,21 +73,21 @@ class Optimisation(NamedTuple):
             return self._replace(state=observe(self.state, X, y))
         said = storage.metadata(path)
         if said.get("kind") != KIND:
-            raise ValueError(f"--state {path} is not one that `pathgp suggest` wrote: name another file.")
+            raise ValueError(f"--state {path} was not written by `pathgp suggest`: choose another file.")
         before, state = storage.load(path, classes=CLASSES)
         given = lambda settings: (settings.space, settings.sign, settings.random_state)
         same = bool(eqx.tree_equal(given(before), given(self.settings)))
         if not same or (said["inputs"], said["target"]) != (self.names, self.target):
             raise ValueError(
-                f"--state {path} was made with other bounds, another target, direction or seed: use those, or another "
-                "file."
+                f"--state {path} was made with different bounds or a different target, direction or seed: use the "
+                "same ones, or choose another file."
             )
         told = said["told"]
         valid = np.flatnonzero(np.isfinite(y[:told]))
         if len(y) < told or not (np.array_equal(X[valid], state.X) and np.array_equal(y[valid], state.y)):
             raise ValueError(
-                f"{history} does not begin with the {told} rows that --state {path} was told: put new rows below them, "
-                "or use another file for the state."
+                f"{history} does not begin with the {told} rows stored in --state {path}: append new rows below them, "
+                "or choose another file for the state."
             )
         return self._replace(state=observe(state, X[told:], y[told:]))
 
@@ -118,14 +120,15 @@ def read_history(
         raise ValueError(f"--target names {target!r}, but the columns of {path} are {listed(list(present))}.")
     if present[target] != NUMBER:
         raise ValueError(
-            f"{path}: the target {target!r} holds {present[target]}: numbers are needed, and nothing where it failed."
+            f"{path}: the target {target!r} holds {present[target]}, where numbers are needed: leave it empty where an "
+            "evaluation failed."
         )
     columns = inputs.read(path, bounds, target)
     y = np.array([np.nan if value is None else value for value in columns[target]], dtype=np.float64)
     if not y.size:
-        raise ValueError(f"{path} has no rows below its header: try a few points first.")
+        raise ValueError(f"{path} has no rows below its header: evaluate a few points first.")
     codes = inputs.encode(path, bounds, columns)
     spare = [name for name in present if name != target and name not in bounds]
     if spare:
-        say(f"not used, since it is not in the bounds: {listed(spare)}.")
+        say(f"ignoring columns that are not in the bounds: {listed(spare)}.")
     return codes, y

@@ -12,14 +12,14 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "info",
-        "what a model is and how it was fitted",
+        "describe a model and how it was fitted",
         run,
         """
 pathgp info model.safetensors
 pathgp info model.safetensors --json""",
     )
-    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
-    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a model file written by `pathgp fit`")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:

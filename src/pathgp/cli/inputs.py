@@ -19,11 +19,11 @@ ROUNDING = 1e-9
 def read_bounds(path: pathlib.Path) -> dict[str, Dimension]:
     """Return the inputs by name, as described by the JSON file."""
     if not path.is_file():
-        raise FileNotFoundError(f"--bounds {path} is missing: check its name.")
+        raise FileNotFoundError(f"--bounds {path} does not exist: check the path.")
     try:
         described = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"--bounds {path} is not JSON: {error}.") from None
+        raise ValueError(f"--bounds {path} is not valid JSON: {error}.") from None
     if not isinstance(described, dict) or not described:
         raise ValueError(f'--bounds {path} must be an object with an entry for each input, such as {{"x": [0, 1]}}.')
     return {name: dimension(f"--bounds {path}: {name!r}", entry) for name, entry in described.items()}
@@ -52,11 +52,13 @@ def read(path: pathlib.Path, bounds: Mapping[str, Dimension], target: str | None
     present = column_kinds(path)
     missing = [name for name in bounds if name not in present]
     if missing:
-        raise ValueError(f"{path} lacks {listed(missing)}, which the bounds name: it has {listed(list(present))}.")
+        raise ValueError(
+            f"{path} lacks {listed(missing)}, which the bounds name: its columns are {listed(list(present))}."
+        )
     kinds = {name: _kind(dimension) for name, dimension in bounds.items()}
     for name, kind in kinds.items():
         if kind != TEXT and present[name] not in (kind, NUMBER):
-            raise ValueError(f"{path}: column {name!r} holds {present[name]}, where the bounds have {kind}s.")
+            raise ValueError(f"{path}: column {name!r} holds {present[name]}, but the bounds require {kind}s.")
     if target is not None:
         kinds[target] = NUMBER
     columns: dict[str, list[Any]] = {name: [] for name in kinds}
@@ -73,13 +75,15 @@ def encode(path: pathlib.Path, bounds: Mapping[str, Dimension], columns: Mapping
         values = columns[name]
         absent = [row for row, value in enumerate(values, 1) if value is None]
         if absent:
-            raise ValueError(f"{path}: column {name!r} is empty in row {absent[0]}: only the target may be.")
+            raise ValueError(
+                f"{path}: column {name!r} has a missing value in row {absent[0]}: only the target may have one."
+            )
         codes = dimension.encode(values, f"{path}: column {name!r}") if values else np.zeros((0, dimension.width))
         outside = np.flatnonzero(np.any((codes < -ROUNDING) | (codes > 1 + ROUNDING), axis=1))
         if outside.size:
             row = int(outside[0])
             raise ValueError(
-                f"{path}: column {name!r} holds {values[row]} in row {row + 1}, which is out of its bounds: widen "
+                f"{path}: column {name!r} holds {values[row]} in row {row + 1}, which is outside its bounds: widen "
                 "them, or remove the row."
             )
         parts.append(codes)
@@ -91,20 +95,20 @@ def _range(
 ) -> Dimension:
     log = options.get("log", False)
     if set(options) - {"log"} or not isinstance(log, bool):
-        raise ValueError(f'{where} has {json.dumps(options)}, but beside its range it can only have "log": true.')
+        raise ValueError(f'{where} has {json.dumps(options)}, but besides the range only "log": true is allowed.')
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"{where} goes from {low} to {high}: low must be below high, and both finite.")
+        raise ValueError(f"{where} is from {low} to {high}: low must be below high, and both must be finite.")
     if log and low <= 0:
-        raise ValueError(f"{where} has a logarithmic scale, so that low must be positive, but it is {low}.")
+        raise ValueError(f"{where} has a logarithmic scale, so low must be positive, but it is {low}.")
     return kind(low, high, log)
 
 
 def _choices(where: str, choices: list[Any]) -> Categorical:
     kinds = {float if type(choice) is int else type(choice) for choice in choices}
     if len(kinds) != 1 or not kinds <= {str, bool, float}:
-        raise ValueError(f"{where} has choices {choices}: they must be all text, all numbers, or all true and false.")
+        raise ValueError(f"{where} has choices {choices}: they must be all text, all numbers or all booleans.")
     if len(set(choices)) < max(2, len(choices)):
-        raise ValueError(f"{where} has choices {choices}: they must be at least two, and differ from each other.")
+        raise ValueError(f"{where} has choices {choices}: give at least two, all different.")
     return Categorical(tuple(choices))
 
 

@@ -23,19 +23,19 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "plot",
-        "draw a model, or how good it is on the rows of a table",
+        "plot a model or the quality of its predictions",
         run,
         """
-pathgp plot model.safetensors --out picture.png                       # what fits the model
+pathgp plot model.safetensors --out picture.png                       # the default kind for the model
 pathgp plot model.safetensors test.csv --kind calibration --out calibration.png
 pathgp plot model.safetensors --kind relevance --out relevance.pdf""",
     )
-    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
-    parser.add_argument("file", metavar="FILE", nargs="?", type=pathlib.Path, help="rows with known targets")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help=".png, .pdf or .svg")
-    parser.add_argument("--kind", choices=sorted(KINDS), help="default: posterior or map with one or two inputs, else "
-                        "predicted with FILE, relevance without")  # fmt: skip
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a model file written by `pathgp fit`")
+    parser.add_argument("file", metavar="FILE", nargs="?", type=pathlib.Path, help="a table with known targets")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="output file: .png, .pdf or .svg")
+    parser.add_argument("--kind", choices=sorted(KINDS), help="default: posterior for one input, map for two, else "
+                        "predicted with FILE and relevance without")  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     fitted = load(arguments.model)
     kind = arguments.kind or default_kind(len(fitted.encoding.inputs), arguments.file is not None)
     plots.save_figure(KINDS[kind](fitted, arguments.file), arguments.out, arguments.force)
-    say(f"drew {kind} to {arguments.out}.")
+    say(f"wrote the {kind} plot to {arguments.out}.")
 
 
 def default_kind(inputs: int, with_rows: bool) -> str:
@@ -118,7 +118,9 @@ def relevance(fitted: "Fitted", file: pathlib.Path | None) -> "Figure":
     _need_no_file(file, "relevance")
     scales = {name: s for name, s in fitted.summary()["lengthscales"].items() if name not in fitted.constant}
     if not scales:
-        raise ValueError("this model has no length scale of an input that varies, so that there is no relevance.")
+        raise ValueError(
+            "--kind relevance needs a length scale and an input that varies: use another --kind for this model."
+        )
     figure = plots.new_figure(7, 1.5 + 0.25 * min(20, len(scales)))
     plots.relevance_panel(figure.subplots(), 1 / np.array(list(scales.values())), list(scales), fitted.target)
     return figure
@@ -150,17 +152,17 @@ def _need_inputs(fitted: "Fitted", kind: str, inputs: int) -> None:
     present = len(fitted.encoding.inputs)
     if present != inputs:
         raise ValueError(
-            f"--kind {kind} draws a model with {inputs} input{'s'[: inputs - 1]}, but this one has {present}: try "
+            f"--kind {kind} needs a model with {inputs} input{'s'[: inputs - 1]}, but this one has {present}: use "
             "relevance, or predicted with a table."
         )
 
 
 def _need_file(file: pathlib.Path | None, kind: str) -> pathlib.Path:
     if file is None:
-        raise ValueError(f"--kind {kind} needs a table with known targets: name it after the model.")
+        raise ValueError(f"--kind {kind} needs a table with known targets: give it after the model.")
     return file
 
 
 def _need_no_file(file: pathlib.Path | None, kind: str) -> None:
     if file is not None:
-        raise ValueError(f"--kind {kind} draws the model alone, and no table: leave {file} out.")
+        raise ValueError(f"--kind {kind} plots only the model, without a table: leave out {file}.")

@@ -18,7 +18,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "predict",
-        "predict the rows of a table, however many, in constant memory",
+        "predict every row of a table, in constant memory",
         run,
         """
 pathgp predict model.safetensors new.csv --out predictions.csv
@@ -27,19 +27,21 @@ pathgp predict model.safetensors new.csv | head""",
     )
     add_input_and_output(parser)
     parser.add_argument(
-        "--quantiles", nargs="+", type=float, default=[], metavar="Q", help="also these, each in (0, 1)"
+        "--quantiles", nargs="+", type=float, default=[], metavar="Q", help="also write these quantiles, each in (0, 1)"
     )
 
 
 def add_input_and_output(parser: argparse.ArgumentParser) -> None:
     """Add the arguments for the model, the table and the output."""
-    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a file that `pathgp fit` wrote")
-    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs, columns in any order")
+    parser.add_argument("model", metavar="MODEL", type=pathlib.Path, help="a model file written by `pathgp fit`")
+    parser.add_argument("file", metavar="FILE", type=pathlib.Path, help="a table with the inputs; columns in any order")
     parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
-    parser.add_argument("--chunk", type=int, default=CHUNK, metavar="ROWS", help="rows at once (default: %(default)s)")
-    parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="copy these columns of FILE too")
+    parser.add_argument(
+        "--chunk", type=int, default=CHUNK, metavar="ROWS", help="rows per chunk (default: %(default)s)"
+    )
+    parser.add_argument("--keep", nargs="+", default=[], metavar="COLUMN", help="also copy these columns of FILE")
     add_allow_unknown(parser)
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it exists")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -48,9 +50,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     for q in arguments.quantiles:
         if not 0 < q < 1:
-            raise ValueError(f"--quantiles must lie between 0 and 1, but one is {q}.")
+            raise ValueError(f"--quantiles must be between 0 and 1, but one is {q}.")
     if len(set(arguments.quantiles)) < len(arguments.quantiles):
-        raise ValueError("--quantiles names a quantile twice.")
+        given = " ".join(map(str, arguments.quantiles))
+        raise ValueError(f"--quantiles {given} has duplicates: give each quantile once.")
 
     def columns(fitted: Any, X: np.ndarray) -> dict[str, np.ndarray]:
         mean, sd = fitted.predict(X)
@@ -84,7 +87,9 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
             found = columns(fitted, block.X)
             twice = [name for name in arguments.keep if name in found]
             if twice:
-                raise ValueError(f"--keep names {listed(twice)}, which is a column of the result: rename it first.")
+                raise ValueError(
+                    f"--keep names {listed(twice)}, which is also a column of the output: rename it in FILE first."
+                )
             write({**block.kept, **found})
             bar.update(len(block.X))
             rows, missing = rows + len(block.X), missing + block.missing

@@ -14,14 +14,16 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "sample",
-        "draw functions from a model, at the rows of a table",
+        "evaluate posterior samples at the rows of a table",
         run,
         """
 pathgp sample model.safetensors new.csv --num-samples 10 --out samples.csv
 pathgp sample model.safetensors grid.parquet --out samples.parquet""",
     )
     add_input_and_output(parser)
-    parser.add_argument("--num-samples", type=int, default=10, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--num-samples", type=int, default=10, metavar="N", help="number of samples (default: %(default)s)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

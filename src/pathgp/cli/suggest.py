@@ -12,16 +12,17 @@ import numpy as np
 from pathgp.cli.common import add_command, check_out, check_seed, say, show
 
 BOUNDS = """
-bounds.json names each input, a column of HISTORY, and what it can be:
+bounds.json names each input, a column of HISTORY, and its range or choices:
   {
     "temperature": [20, 80],                      a number from 20 to 80
     "rate": {"real": [1e-4, 0.1], "log": true},   a number, on a logarithmic scale
-    "layers": {"integer": [1, 8]},                a whole number, both ends included
-    "solvent": {"choices": ["water", "ethanol"]}  one of these: all text, all numbers, or all true and false
+    "layers": {"integer": [1, 8]},                an integer, both ends included
+    "solvent": {"choices": ["water", "ethanol"]}  one of these: all text, all numbers or all booleans
   }
 
-A row of HISTORY whose target is empty or not finite is an evaluation that failed: it is left out and counted.
-Columns that are neither the target nor in bounds.json are not used.
+A row of HISTORY whose target is missing or not finite is a failed evaluation. It is left out of the fit and is not
+suggested again.
+Columns that are neither the target nor in bounds.json are ignored.
 """
 """Appended to the help of the command."""
 
@@ -31,7 +32,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "suggest",
-        "suggest what to try next, from a table of what was tried",
+        "suggest the next points to evaluate, from a table of results",
         run,
         """
 pathgp suggest history.csv --bounds bounds.json --target yield --n 100 --out next.csv
@@ -40,30 +41,32 @@ pathgp suggest history.csv --bounds bounds.json --target yield --state search.sa
     )
     parser.epilog = f"{BOUNDS.strip()}\n\n{parser.epilog}"
     parser.add_argument("file", metavar="HISTORY", type=pathlib.Path, help="a table: .csv, .csv.gz, .parquet or .npy")
-    parser.add_argument("--bounds", required=True, type=pathlib.Path, metavar="FILE", help="the inputs: see below")
+    parser.add_argument(
+        "--bounds", required=True, type=pathlib.Path, metavar="FILE", help="JSON file of the inputs, see below"
+    )
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column with the results")
-    parser.add_argument("--n", type=int, default=1, metavar="N", help="how many suggestions (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=1, metavar="N", help="number of suggestions (default: %(default)s)")
     direction = parser.add_mutually_exclusive_group()
-    direction.add_argument("--maximise", action="store_true", help="the larger the target the better (the default)")
-    direction.add_argument("--minimise", action="store_true", help="the smaller the target the better")
+    direction.add_argument("--maximise", action="store_true", help="maximise the target (the default)")
+    direction.add_argument("--minimise", action="store_true", help="minimise the target")
     known = parser.add_mutually_exclusive_group()
     known.add_argument(
         "--pending",
         type=pathlib.Path,
         metavar="FILE",
-        help="a table of inputs that are being tried, not to be repeated",
+        help="a table of inputs under evaluation, which are not suggested again",
     )
     known.add_argument(
         "--state",
         type=pathlib.Path,
         metavar="FILE",
-        help="go on from this file, made if it is not there: it keeps what was suggested and learned; new rows of "
-        "HISTORY stand below those of before",
+        help="resume from this file, created if needed, which stores the suggestions and the fitted model; new rows of "
+        "HISTORY must follow the old ones",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all draws (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, help=".csv, .csv.gz or .parquet (default: CSV on stdout)")
-    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
-    parser.add_argument("--json", action="store_true", help="the suggestions and what they rest on as JSON")
+    parser.add_argument("--force", action="store_true", help="overwrite the file if it exists")
+    parser.add_argument("--json", action="store_true", help="print the suggestions and a summary as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -84,9 +87,9 @@ def run(arguments: argparse.Namespace) -> None:
     search = Optimisation.read(a)
     settings, state = search.settings, search.state
     if state.y.size < settings.initial:
-        say(f"{state.y.size} results are too few to learn from, {settings.initial} are needed: these fill the space.")
+        say(f"suggesting space-filling points: a fit needs {settings.initial} results, but there are {state.y.size}.")
     else:
-        say(f"learning {a.target!r} from {counted(state.y.size, 'result')} with {counted(len(search.names), 'input')}.")
+        say(f"fitting {a.target!r} to {counted(state.y.size, 'result')} with {counted(len(search.names), 'input')}.")
     codes, after = propose(settings, state, a.n)
     points = settings.space.decode(codes)
     suggestions = {name: np.asarray(points[:, i].tolist()) for i, name in enumerate(search.names)}
@@ -116,7 +119,7 @@ def lines(result: Mapping[str, Any], n: int) -> dict[str, str]:
     found = result["best"]
     at = "" if found is None else ", ".join(f"{name} = {value}" for name, value in found["inputs"].items())
     return {
-        "results": f"{result['results']:,}, and {result['failed']:,} failed; {result['pending']:,} pending",
+        "results": f"{result['results']:,} finite, {result['failed']:,} failed, {result['pending']:,} pending",
         "best": "none yet" if found is None else f"{found['value']:.6g} at {at}",
         "seconds": f"{result['seconds']:.1f}",
         "written": f"{n:,} suggestions to {result['out']}",

@@ -31,8 +31,8 @@ def starting_process(
     """
     if np.ndim(noise) > 0:
         raise ValueError(
-            f"noise must be one number, but its shape is {np.shape(noise)}: tell rows apart by sample_weight, a row of "
-            "weight w has the noise variance noise/w."
+            f"noise must be one number, but its shape is {np.shape(noise)}: for a noise variance per row use "
+            "sample_weight; a row of weight w has noise variance noise/w."
         )
     counts = np.ones(len(X)) if weights is None else weights
     spread = standardizing(X, counts).scale

@@ -303,7 +303,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         check_is_fitted(self, "posterior_")
         if return_std and return_cov:
-            raise ValueError("return_std and return_cov cannot both be True: ask for one of them.")
+            raise ValueError("return_std and return_cov cannot both be True: set one of them to False.")
         inputs = self._inputs(X)
         T = self.posterior_.num_targets
         if not (return_std or return_cov):
@@ -429,7 +429,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             If the file is damaged, holds something else, or if its arrays and settings do not fit each other.
         """
         if (kind := storage.metadata(path).get("kind")) != "PathGPRegressor":
-            other = "read it with `pathgp.storage.load`" if kind is None else f"it is a file of `{kind}`"
+            other = "read it with `pathgp.storage.load`" if kind is None else f"it was written by `{kind}`"
             raise ValueError(f"{path} does not hold a PathGPRegressor: {other}.")
         value = storage.load(path, classes=(*classes, Scaling, RandomPoints))
         with storage.refusing(path):
@@ -451,7 +451,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._solver()
         check_random_state(self.random_state)
         if foreign := [name for name in fitted if name.startswith("_") or not name.endswith("_")]:
-            raise ValueError(f"{foreign[0]!r} is no name of a fitted attribute.")
+            raise ValueError(f"{foreign[0]!r} is not the name of a fitted attribute.")
         hints = {name: hint for name, hint in get_type_hints(PathGPRegressor).items() if name.endswith("_")}
         del hints["feature_names_in_"]  # stored as `columns`
         validation.check_types({name: fitted.get(name) for name in hints}, hints, "PathGPRegressor")
@@ -462,7 +462,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError("noise_ must be one number if single_target_ is True, and an array otherwise.")
         checks.at_least(self.posterior_.num_samples, 1, "the number of samples")
         if columns is not None and not all(isinstance(name, str) for name in columns):
-            raise ValueError("the names of the columns must be text.")
+            raise ValueError("the column names must be text.")
         inputs, targets = self.posterior_.update_at_points.features.inputs, self.posterior_.num_targets
         sizes = {
             "n_features_in_": (self.n_features_in_, inputs),
@@ -504,7 +504,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return None
         if not isinstance(self.random_state, int | np.integer):
             raise ValueError(
-                f"checkpoint needs a number for random_state to go on from, but it is {self.random_state}."
+                f"checkpoint requires an integer random_state to resume, but random_state is {self.random_state}."
             )
         return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
@@ -569,14 +569,14 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not np.isfinite(values).all():
             raise ValueError(
                 f"{self._file} predicts values that are not finite, because its numbers are too large or too small: "
-                "fit it again, in other units of X and y."
+                "rescale X and y, and fit again."
             )
         return np.squeeze(values, axis) if self.single_target_ else values
 
     def _whole(self, what: str) -> Posterior:
         if not isinstance(self.posterior_, Posterior):
             raise ValueError(
-                f"{what} needs the whole model, but this one was loaded from a slim file: save it with slim=False."
+                f"{what} needs the full model, but this one was loaded from a slim file: save it with slim=False."
             )
         return self.posterior_
 

@@ -53,7 +53,7 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") ->
         centre = origin + sum((weights[rows] @ (X[rows] - origin) for rows in chunks(len(X))), 0.0) / total
         squares = sum((weights[rows] @ (X[rows] - centre) ** 2 for rows in chunks(len(X))), 0.0) / total
     if not np.all(np.isfinite(squares)):
-        raise ValueError(f"{name} has values that are too large to be squared: measure it in a larger unit.")
+        raise ValueError(f"{name} has values that are too large to square: use a larger unit.")
     scale = np.sqrt(squares)
     # A spread of a few ulps of the mean is rounding: dividing by it would amplify noise.
     constant = scale <= 10 * np.finfo(np.float64).eps * np.abs(centre)
@@ -68,7 +68,7 @@ def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.nda
     centre, scale = standardizing(Y, weights, "y")
     spread = np.ptp(Y, axis=0)
     if np.any((spread > 0) & (spread < SMALLEST)):
-        raise ValueError(f"y varies by less than {SMALLEST:g}, too little to be squared: measure it in a smaller unit.")
+        raise ValueError(f"y varies by less than {SMALLEST:g}, which is too small to square: use a smaller unit.")
     constant = spread == 0
     return Scaling(centre, np.where(constant, np.where(centre == 0, 1, np.abs(centre)), scale))
 

@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
                 return cls(Integer(0, steps), tuple(min(low + i * step, high) for i in range(steps + 1)))
             case CategoricalDistribution(choices=choices):
                 return cls(Categorical(tuple(range(len(choices)))), choices)
-        raise ValueError(f"PathGPSampler knows float, int and categorical parameters, not {distribution!r}.")
+        raise ValueError(f"PathGPSampler supports float, int and categorical parameters, but not {distribution!r}.")
 
     def inward(self, value: Any) -> Any:
         """Return the value of the dimension for a value of the parameter."""
@@ -117,7 +117,9 @@ class PathGPSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, except those with a single value."""
         if len(study.directions) > 1:
-            raise ValueError("PathGPSampler optimises one objective: use another sampler for several.")
+            raise ValueError(
+                f"PathGPSampler supports one objective, but the study has {len(study.directions)}: use another sampler."
+            )
         space = IntersectionSearchSpace().calculate(study)
         return {name: distribution for name, distribution in space.items() if not distribution.single()}
 

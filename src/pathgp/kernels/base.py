@@ -66,7 +66,7 @@ class Kernel(eqx.Module):
         """
         raise TypeError(
             f"{type(self).__name__} is not stationary, so it has no spectral measure and a product with it has no "
-            "random features: draw prior functions from each factor alone, or define `features` for the product."
+            "random features: draw prior functions from each factor separately, or define `features` for the product."
         )
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
@@ -93,7 +93,7 @@ class Kernel(eqx.Module):
         at_least(num, 2, "num_features")
         if num % 2:
             raise ValueError(
-                f"num_features must be even, since features are pairs of a sine and a cosine, but it is {num}."
+                f"num_features must be even, because features are pairs of a sine and a cosine, but it is {num}."
             )
         return Fourier(*self.spectrum(key, num // 2, dim))
 
@@ -105,7 +105,7 @@ class Kernel(eqx.Module):
         TypeError
             If the kernel does not define it.
         """
-        raise TypeError(f"{type(self).__name__} does not say what it is in other units: define `scaled`.")
+        raise TypeError(f"{type(self).__name__} cannot be rescaled to other units: define `scaled`.")
 
     def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
         """Return X in coordinates whose Euclidean distance reflects correlation, for neighbour searches.
@@ -116,9 +116,9 @@ class Kernel(eqx.Module):
             If the kernel does not define them.
         """
         raise TypeError(
-            f"{type(self).__name__} has no coordinates in which near points are those that are strongly correlated, "
-            "so what looks for neighbours (a local projection, NearestNeighbour(), elimination) does not work with it: "
-            "learn by likelihood.Exact(), and in PathGPRegressor above 1000 rows take hyperparameters='fixed'."
+            f"{type(self).__name__} has no coordinates in which nearby points are strongly correlated, so nearest-"
+            "neighbour methods (a local correction, NearestNeighbour(), elimination) do not support it: use "
+            "likelihood.Exact(), and in PathGPRegressor above 1000 rows hyperparameters='fixed'."
         )
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:

@@ -43,8 +43,8 @@ class Tanimoto(Kernel):
         """Raise `ValueError` if X has negative entries, which are not counts."""
         if checks.is_concrete(X) and (least := float(np.min(np.asarray(X)))) < 0:
             raise ValueError(
-                f"X must be counts for Tanimoto, but it has {least:.3g}: give them as they are, and standardize=False "
-                "to PathGPRegressor."
+                f"X must be counts for Tanimoto, but it has the entry {least:.3g}: give unscaled counts, with "
+                "standardize=False in PathGPRegressor."
             )
 
     def _overlap(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:

@@ -23,8 +23,8 @@ def factorise(H: Float64[np.ndarray, "N N"], block: int = BLOCK) -> None:
             H[j:k, j:k] = linalg.cholesky(H[j:k, j:k], lower=True, check_finite=False)
         except linalg.LinAlgError as error:
             raise ValueError(
-                "K + noise is not positive definite to working precision: give a larger noise variance, or remove "
-                "rows that repeat others."
+                "K + noise is not positive definite to working precision: increase the noise variance, or remove "
+                "duplicate rows."
             ) from error
         H[k:, j:k] = linalg.solve_triangular(H[j:k, j:k], H[k:, j:k].T, lower=True, check_finite=False).T
 

@@ -17,11 +17,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-LOST = "another process of the job is gone, so this one cannot go on: see what that one said last, and start all again."
+LOST = "another process of the job has ended, so this one cannot continue: check its last output, and restart the job."
 
 UNANSWERED = (
-    "did not answer within {} seconds, or not all processes came: see that process 0 runs there, that its port can be "
-    "reached, and that all are started with the same num_processes."
+    "did not answer within {} seconds, or not all processes joined: check that process 0 runs there, that its port is "
+    "reachable, and that all processes have the same num_processes."
 )
 
 HERALD = """
@@ -79,8 +79,8 @@ def join(
     missing = [name for name, value in settings.items() if value is None]
     if missing and len(missing) < len(settings):
         raise ValueError(
-            f"{' and '.join(missing)} must be given too: a process joins a job by coordinator, process_id and "
-            "num_processes together, or by none of them where a scheduler such as Slurm started it."
+            f"{' and '.join(missing)} must also be given: to join a job, give coordinator, process_id and "
+            "num_processes together, or none of them under a scheduler such as Slurm."
         )
     if not missing and not 0 <= settings["process_id"] < settings["num_processes"]:
         raise ValueError(
@@ -141,13 +141,13 @@ def mesh(devices: int | None = None) -> Mesh:
     number = len(present) if devices is None else devices
     if not 1 <= number <= len(present):
         raise ValueError(
-            f"devices must be from 1 to {len(present)}, the devices that there are, but it is {number}: on a CPU, "
-            '`jax.config.update("jax_num_cpu_devices", …)`, before any computation, makes more of them.'
+            f"devices must be from 1 to {len(present)}, the number of devices, but it is {number}: for more on a CPU, "
+            'call `jax.config.update("jax_num_cpu_devices", …)` before any computation.'
         )
     if number < len(present) and jax.process_count() > 1:
         raise ValueError(
-            f"devices is {number}, but the {jax.process_count()} processes have {len(present)}, and none may be left "
-            "out: leave devices out, or start fewer processes."
+            f"devices is {number}, but the {jax.process_count()} processes must use all of their {len(present)} "
+            "devices: omit devices, or start fewer processes."
         )
     return Mesh(np.array(present[:number]), ("rows",))
 
@@ -197,5 +197,5 @@ def _number(given: int | None, variable: str) -> int | None:
     if given is not None or variable not in os.environ:
         return given
     if not os.environ[variable].isdecimal():
-        raise ValueError(f"the variable {variable} must be a number, but it is {os.environ[variable]!r}.")
+        raise ValueError(f"the environment variable {variable} must be an integer, but it is {os.environ[variable]!r}.")
     return int(os.environ[variable])

@@ -29,7 +29,7 @@ def checked(mesh: Mesh | None) -> Mesh | None:
         return None
     if len(mesh.axis_names) != 1:
         raise ValueError(
-            f"mesh must have one axis, along which rows are split, but it has the axes {mesh.axis_names}: make it by "
+            f"mesh must have one axis, which shards the rows, but it has the axes {mesh.axis_names}: make it with "
             '`jax.make_mesh((jax.device_count(),), ("rows",))`.'
         )
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,))

@@ -31,8 +31,8 @@ class DiskFullError(OSError):
 
     def __str__(self) -> str:
         return (
-            f"{self.filename} could not be written, since the disk is full; what was there before is unchanged. Make "
-            "room, or name another place."
+            f"{self.filename} could not be written, because the disk is full; an existing file is unchanged. Free some "
+            "space, or choose another path."
         )
 
 
@@ -57,7 +57,7 @@ def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
             os.replace(beside, path)
         elif (taken := _rename_to_free_name(beside, path)) != path:
             raise FileExistsError(
-                f"another command wrote {path} meanwhile, and it was left alone: this result is in {taken} instead."
+                f"{path} was written by another process in the meantime and is kept: this result is in {taken}."
             )
 
 
@@ -71,14 +71,14 @@ def check_writable(path: pathlib.Path) -> None:
     except DiskFullError:
         raise
     except OSError as error:
-        raise type(error)(f"{path} cannot be written ({error.strerror or error}): name another place.") from error
+        raise type(error)(f"{path} cannot be written ({error.strerror or error}): choose another path.") from error
 
 
 @contextmanager
 def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a new file next to `path`, locked while it is written and deleted at the end."""
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} is missing: make it first, or name another place.")
+        raise FileNotFoundError(f"the folder {path.parent} does not exist: create it first, or choose another path.")
     _remove_stale(path)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:

@@ -122,7 +122,8 @@ class Checkpoint(eqx.Module):
                 (taken,) = most_of_all(taken)
             if taken:
                 raise BlockingIOError(
-                    f"another run has the checkpoint directory {self.directory}: wait until it ends, or name another."
+                    f"the checkpoint directory {self.directory} is in use by another run: wait until it ends, or "
+                    "choose another directory."
                 )
             yield
 
@@ -142,10 +143,10 @@ class Checkpoint(eqx.Module):
 
     def _make_directory(self) -> None:
         if self.directory.exists() and not self.directory.is_dir():
-            raise FileExistsError(f"the checkpoint directory {self.directory} is a file: name a directory.")
+            raise FileExistsError(f"the checkpoint directory {self.directory} is a file: give a directory.")
         self.directory.mkdir(parents=True, exist_ok=True)
         if not os.access(self.directory, os.W_OK):
-            raise PermissionError(f"the checkpoint directory {self.directory} cannot be written to: name another.")
+            raise PermissionError(f"the checkpoint directory {self.directory} is not writable: choose another.")
 
     def slot(self, kind: str, identity: Mapping[str, Any]) -> "Slot":
         """Return the file of a run.
@@ -244,7 +245,7 @@ class Slot:
                 header = file.metadata()
         if not same_everywhere(header.get("content", "")):
             raise ValueError(
-                f"{self.path} is not the same file to all processes of the job: name a directory that all of them see."
+                f"{self.path} is not the same file in all processes of the job: give a directory that all of them see."
             )
         if not header:
             return
@@ -256,8 +257,8 @@ class Slot:
         if changed:
             told = [_told(name, before.get(name), self.identity[name]) for name in changed]
             raise ValueError(
-                f"{self.path} is of another run: since then {_listed(told)} changed. To go on, give what it was begun "
-                "with; to begin anew, delete the file or name another directory."
+                f"{self.path} is the checkpoint of a different run: {_listed(told)} changed. To resume, use the "
+                "original values; to start again, delete the file or choose another directory."
             )
 
     def _write(self) -> None:
@@ -277,10 +278,10 @@ class Slot:
             write_tensors(self.path, tensors, header)
             self._unwritten = None
         except OSError as error:
-            kept = "the one before is still there" if self.path.exists() else "there is none yet"
+            kept = "the previous one is intact" if self.path.exists() else "there is no previous one"
             warnings.warn(
                 f"the checkpoint {self.path} could not be written ({error.strerror or error}); {kept}, and the run "
-                "goes on. Make room, or stop it and name another directory.",
+                "continues. Free some space, or stop the run and choose another directory.",
                 CheckpointWarning,
                 stacklevel=3,
             )
@@ -402,9 +403,9 @@ def _opened(path: pathlib.Path) -> Any:
     except (SafetensorError, OSError) as error:
         raise _damaged(path) from error
     if (file.metadata() or {}).get("format") != FORMAT:
-        raise ValueError(f"{path} is not a checkpoint that this version of pathgp wrote: delete it to begin anew.")
+        raise ValueError(f"{path} is not a checkpoint of this version of pathgp: delete it to start again.")
     return file
 
 
 def _damaged(path: pathlib.Path) -> ValueError:
-    return ValueError(f"{path} is damaged: delete it to begin anew.")
+    return ValueError(f"{path} is damaged: delete it to start again.")

@@ -204,7 +204,7 @@ def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
         with working_in(fields["X"].dtype):
             points = fields["kernel"].coordinates(fields["X"])
             if leaves is not None and not np.array_equal(np.sort(leaves[leaves >= 0]), np.arange(len(points))):
-                raise ValueError("the leaves of a search tree do not hold each row once.")
+                raise ValueError("the leaves of the search tree must contain each row once.")
             index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
     return Projection(index=index, **fields)
 
@@ -256,7 +256,9 @@ class Encoder:
             case np.ndarray() | np.generic() if value.dtype.kind in "biuf":
                 return {"numpy": self.tensor(value)}
             case Mesh():
-                raise ValueError(f"{where} says that rows are split over devices: save `posterior.gathered()`.")
+                raise ValueError(
+                    f"{where} is a mesh, so the rows are sharded over devices: save `posterior.gathered()`."
+                )
             case list():
                 return [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
             case dict() if all(isinstance(key, str) for key in value):
@@ -270,8 +272,8 @@ class Encoder:
             return {"tuple": [self.encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
         what = "a function" if callable(value) and not isinstance(value, eqx.Module) else f"of class {name}"
         raise ValueError(
-            f"{where} is {what}, which a file cannot hold: it holds arrays, numbers, text and the classes of pathgp. "
-            "Put something else in its place, or name a class of your own in `classes`."
+            f"{where} is {what}, which cannot be saved: a file holds arrays, numbers, text and the classes of pathgp. "
+            "Replace it, or name a class of your own in `classes`."
         )
 
 
@@ -316,8 +318,8 @@ class Decoder:
         cls = self.classes.get(name)
         if cls is None:
             raise Refused(
-                f"{self.path} holds a {name}, which is no class of this version of pathgp: if it is one of your own, "
-                "name it in `classes`; else update pathgp."
+                f"{self.path} holds the class {name}, which this version of pathgp does not have: if it is your own, "
+                "name it in `classes`; otherwise update pathgp."
             )
         codec = CODECS.get(cls)
         value = codec.build(**fields) if codec else _built(cls, fields)
@@ -360,19 +362,19 @@ def _opened(path: Path) -> Any:
         return safe_open(path, framework="numpy")
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is not a whole safetensors file ({error}): it was cut short, is damaged, or is of another kind. "
+            f"{path} is not a complete safetensors file ({error}): it is truncated, damaged or of another format. "
             "Copy or save it again."
         ) from error
 
 
 def _damaged(path: Path) -> ValueError:
-    return ValueError(f"{path} is damaged: its checksum is not that of its content. Copy or save it again.")
+    return ValueError(f"{path} is damaged: its checksum does not match its content. Copy or save it again.")
 
 
 def _header(file: Any, path: Path) -> dict[str, str]:
     header = file.metadata() or {}
     if header.get("format") != "pathgp" or not re.fullmatch("[0-9]{1,9}", header.get("format_version", "")):
-        raise ValueError(f"{path} is a safetensors file, but not one that pathgp wrote, or its header is damaged.")
+        raise ValueError(f"{path} is a safetensors file that pathgp did not write, or its header is damaged.")
     if int(header["format_version"]) > FORMAT:
         raise ValueError(
             f"{path} has format {header['format_version']}, written by pathgp {header.get('pathgp_version')}, but this "

@@ -74,7 +74,7 @@ def check_shapes(arrays: Iterable[tuple[str, Any, str]]) -> None:
 def check_positive(values: Any, name: str) -> None:
     """Raise `ValueError` unless all entries are positive, in whichever dtype."""
     if not np.all(np.asarray(values) > 0):
-        raise ValueError(f"{name} must be positive, but its least entry is {np.min(values)}.")
+        raise ValueError(f"{name} must be positive, but its smallest entry is {np.min(values)}.")
 
 
 @typing.no_type_check  # run-time type checking would open a new scope of dimension names
@@ -132,7 +132,7 @@ def _check_projection(projection: Projection) -> None:
     Local(projection.neighbours, projection.taper)
     check_positive(projection.noise, "Projection.noise")
     if projection.neighbours > projection.X.shape[0]:
-        raise ValueError(f"Projection.neighbours is {projection.neighbours}, which is more than there are rows.")
+        raise ValueError(f"Projection.neighbours is {projection.neighbours}, which exceeds the number of rows.")
 
 
 def _check_system(system: System) -> None:
@@ -164,7 +164,7 @@ def _check_predictive(p: Predictive) -> None:
         ]
     )
     if p.num_samples >= columns or p.draws.features.inputs != inputs:
-        raise ValueError(f"the prior draws do not fit {columns} columns of functions of {inputs} inputs.")
+        raise ValueError(f"the prior draws do not match {columns} columns of functions of {inputs} inputs.")
     point = _point(inputs)
     jax.eval_shape(p.mean, point)
     if p.num_samples:
@@ -189,7 +189,7 @@ def _check_posterior(p: Posterior) -> None:
     )
     rows = np.zeros(0) if solution.rows is None else np.asarray(solution.rows)
     if np.any((rows < 0) | (rows >= p.system.X.shape[0])):
-        raise ValueError("Solution.rows has indices of rows that do not exist.")
+        raise ValueError("Solution.rows has row indices that are out of range.")
 
 
 def _check_fourier(features: Fourier) -> None:

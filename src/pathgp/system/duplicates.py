@@ -56,7 +56,7 @@ def put_together(system: System, targets: Targets) -> tuple[System, Targets, Pla
     found = places(system.X)
     if found is None:
         return system, targets, None
-    logger.info("%d rows repeat the inputs of others, and were put together with them.", system.size - found.number)
+    logger.info("Merged %d duplicate rows.", system.size - found.number)
     precision = 1 / system.noise_diagonal[:, None]
     total = found.sums(precision)
     mean = lambda A: found.sums(precision / total[found.of_row] * A)

@@ -63,8 +63,8 @@ class Targets(eqx.Module):
         """Return f(Z) for every column that is a sample; raise `ValueError` if the functions f are not known."""
         if bool(jnp.any(self.noise[:, : self.num_means] != 0)):
             raise ValueError(
-                "the targets have samples whose prior functions are not known, and this solver needs their values at "
-                "its points: give the functions as Targets(signal, noise, draws), as `condition` does."
+                "Targets.draws is None, but this solver evaluates the prior functions of the samples at its points: "
+                "give them as Targets(signal, noise, draws), as `condition` does."
             )
         return jnp.zeros((Z.shape[0], 0), Z.dtype) if self.draws is None else self.draws(Z)
 
@@ -171,8 +171,8 @@ class System(eqx.Module):
         if need > max_bytes:
             return self
         if self.mesh is not None:
-            raise ValueError("K cannot be kept where rows are split over devices: leave keep_bytes out, or mesh.")
-        logger.info("System keeps K: %.2f GB of the %.2f GB that it may take.", need / 1e9, max_bytes / 1e9)
+            raise ValueError("K cannot be kept where rows are sharded over devices: omit keep_bytes or mesh.")
+        logger.info("System keeps K: %.2f GB, of at most %.2f GB.", need / 1e9, max_bytes / 1e9)
         return System(self.kernel, self.X, self.noise, self.tile, _matrix(self.kernel, self.X, self.tile[0]))
 
     @property

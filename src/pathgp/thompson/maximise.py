@@ -170,13 +170,15 @@ def maxima(
     checks.instance(functions, Function, "functions", "a Function such as posterior.samples")
     checks.random_key(key)
     if functions.features.apart:
-        raise ValueError("functions are split over devices: take those of `posterior.gathered()`.")
+        raise ValueError("functions are sharded over devices: use those of `posterior.gathered()`.")
     box = check_bounds(bounds, functions.features.inputs)
     data = None if X is None or y is None else check_data(X, y)
     if (X is None) != (y is None):
-        raise ValueError("X and y must be given together: the candidates near good data need both.")
+        raise ValueError("X and y must be given together: give both or neither.")
     if data is not None and data[0].shape[1] != box.low.size:
-        raise ValueError(f"X has {data[0].shape[1]} inputs, but bounds has {box.low.size} rows.")
+        raise ValueError(
+            f"X has {data[0].shape[1]} inputs, but bounds has {box.low.size} rows: give one row per input."
+        )
     f = functions if functions.weights.ndim == 2 else Function(functions.features, functions.weights[:, None])
     spread = candidate_scale(f.features, box, None if data is None else data[0], scale)
     rounds = [
@@ -201,8 +203,8 @@ def check_bounds(bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]
     high = np.where(high > given[:, 1], np.nextafter(high, low), high)
     if not np.all(np.isfinite(pairs)) or not np.all(low < high):
         raise ValueError(
-            f"bounds must be finite with low below high in every row, in {pairs.dtype} too, but they are "
-            f"{given.tolist()}: give others, or count the inputs from another zero or in another unit."
+            f"bounds must be finite with low below high in every row, also in {pairs.dtype}, but they are "
+            f"{given.tolist()}: change them, or shift or rescale the inputs."
         )
     return Box(jnp.asarray(low), jnp.asarray(high))
 

@@ -79,7 +79,9 @@ class ThompsonSampler:
         if not isinstance(gp, GP) and gp != "learn":
             raise ValueError(f'gp must be a GP or "learn", but it is {gp!r}.')
         if isinstance(gp, GP) and gp.noise.ndim:
-            raise ValueError("gp must have one noise variance, since the rows to come are not known.")
+            raise ValueError(
+                "gp must have one noise variance, because the future rows are unknown, but it has one per row."
+            )
         checks.whole(random_state, 0, "random_state")
         if random_state >= 2**32:
             raise ValueError(f"random_state must be less than 2**32, but it is {random_state}.")
@@ -151,9 +153,11 @@ class ThompsonSampler:
             raise ValueError(f"X must have a row for each point, but it is {X!r}: for one point use [x].")
         codes, values = self._settings.space.encode(rows), np.asarray(y)
         if values.shape != (len(codes),):
-            raise ValueError(f"y must have one value for each of the {len(codes)} rows of X, not shape {values.shape}.")
+            raise ValueError(
+                f"y must have one value for each of the {len(codes)} rows of X, but its shape is {values.shape}."
+            )
         if values.dtype.kind not in "biuf":
-            raise ValueError(f"y must be numbers, but it is of type {values.dtype}: tell NaN if an evaluation failed.")
+            raise ValueError(f"y must be numeric, but its dtype is {values.dtype}: give NaN for a failed evaluation.")
         self._state = observe(self._state, codes, values.astype(np.float64))
 
     def best(self) -> Best:
@@ -162,8 +166,8 @@ class ThompsonSampler:
         inside = np.flatnonzero(np.all((X > -1e-9) & (X < 1 + 1e-9), axis=1))  # a bound itself may round
         if not inside.size:
             raise ValueError(
-                f"there is no best point yet: {y.size} finite values were told, none of them inside the bounds, and "
-                f"{self.failed} failed."
+                f"there is no best point yet: none of the {y.size} finite values is inside the bounds, and "
+                f"{self.failed} evaluations failed."
             )
         best = inside[np.argmax(self._settings.sign * y[inside])]
         return Best(self._settings.space.decode(X[best : best + 1])[0], float(y[best]))
@@ -201,7 +205,7 @@ class ThompsonSampler:
         from pathgp import storage
 
         if storage.metadata(path).get("kind") != "ThompsonSampler":
-            raise ValueError(f"{path} does not hold a ThompsonSampler: give the path of one that `save` wrote.")
+            raise ValueError(f"{path} does not hold a ThompsonSampler: give a file written by `ThompsonSampler.save`.")
         sampler = cls.__new__(cls)
         sampler._settings, sampler._state, sampler.batch_size = storage.load(path, classes=CLASSES)
         return sampler

@@ -130,7 +130,7 @@ class Integer(Dimension):
         numbers = _numbers(values, name, self.log)
         parts = np.flatnonzero(numbers != np.round(numbers))
         if parts.size:
-            raise ValueError(f"{name} must be whole numbers, but one of them is {values[parts[0]]!r}.")
+            raise ValueError(f"{name} must be integers, but one of them is {values[parts[0]]!r}.")
         return _place(numbers, *self._ends, self.log)
 
     def decode(self, codes: Codes) -> list[int]:
@@ -174,7 +174,7 @@ class Categorical(Dimension):
         places = {_label(choice): i for i, choice in enumerate(self.choices)}
         for value in values:
             if _label(value) not in places:
-                raise ValueError(f"{name} has the value {value!r}, which is none of its choices {self.choices}.")
+                raise ValueError(f"{name} has the value {value!r}, which is not one of its choices {self.choices}.")
         return np.eye(self.width)[[places[_label(value)] for value in values]]
 
     def decode(self, codes: Codes) -> list[Any]:
@@ -293,16 +293,16 @@ class Snapped(Features):
 
 def _whole(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise ValueError(f"{name} must be a whole number, but it is {value!r}.")
+        raise ValueError(f"{name} must be an integer, but it is {value!r}.")
     return int(value)
 
 
 def _choices(choices: Sequence[Any]) -> tuple[Any, ...]:
     strange = [choice for choice in choices if not isinstance(choice, str | float | int | bool | None)]
     if strange:
-        raise ValueError(f"Categorical.choices must be numbers, text, truth values or None, not {strange[0]!r}.")
+        raise ValueError(f"Categorical.choices must be numbers, text, booleans or None, but one is {strange[0]!r}.")
     if len(choices) < 2 or len({_label(choice) for choice in choices}) < len(choices):
-        raise ValueError(f"Categorical.choices must be at least two, and differ from each other, but are {choices!r}.")
+        raise ValueError(f"Categorical.choices must be at least two different values, but they are {choices!r}.")
     return tuple(choices)
 
 
@@ -322,13 +322,13 @@ def _label(value: Any) -> tuple[bool, Any]:
 def _numbers(values: Sequence[Any], name: str, log: bool) -> Float64[np.ndarray, "n"]:
     kind = np.asarray(values).dtype
     if kind.kind not in "biuf":
-        raise ValueError(f"{name} must be numbers, but it is of type {kind}.")
+        raise ValueError(f"{name} must be numeric, but its dtype is {kind}.")
     numbers = np.asarray(values, dtype=np.float64)
     if not np.all(np.isfinite(numbers)):
         raise ValueError(f"{name} has NaN or infinite entries: only y may be NaN, for an evaluation that failed.")
     if log and np.min(numbers) <= 0:
         raise ValueError(
-            f"{name} must be positive, since its scale is logarithmic, but one entry is {np.min(numbers)}."
+            f"{name} must be positive, because its scale is logarithmic, but one entry is {np.min(numbers)}."
         )
     return numbers
 

@@ -74,7 +74,7 @@ def test_a_first_row_unlike_the_others_takes_no_precision_from_them(tmp_path):
 
 def test_values_that_single_precision_cannot_hold_are_refused_by_name(tmp_path):
     path = written(tmp_path, "a,b,y\n1,2,1\n2,1e200,2\n3,-1e200,3\n")
-    with pytest.raises(ValueError, match="'b' has values too large for float32: measure it in a larger unit"):
+    with pytest.raises(ValueError, match="'b' has values too large for float32"):
         learn_encoding(path, "y")[0].read(path)
 
 
@@ -96,7 +96,7 @@ def test_a_table_that_changes_while_it_is_read_is_refused(rows, tmp_path):
     encoding, count, *_ = learn_encoding(path, "y")
     assert count == 2
     written(tmp_path, "a,y\n" + rows)
-    with pytest.raises(ValueError, match="had 2 rows when it was looked at first"):
+    with pytest.raises(ValueError, match="had 2 rows at first"):
         encoding.read(path, count=count)
 
 
@@ -193,25 +193,29 @@ def test_names_of_columns_that_need_quotes_are_read_back(tmp_path, name):
         ("a,b\n1,2\n", {}, "--target names 'y', but the columns of .* are 'a', 'b'"),
         ("a,y\n1,2\n", {"columns": ["z"]}, "--columns names 'z'"),
         ("a,y\n1,2\n", {"columns": ["a", "y"]}, "--columns names 'y', but that is the target"),
-        ("a,y\n1,2\n", {"columns": ["a", "a"]}, "names a column twice"),
+        ("a,y\n1,2\n", {"columns": ["a", "a"]}, "--columns names 'a' more than once"),
         ("a,y\n1,2\n", {"drop": ["z"]}, "--drop names 'z'"),
         ("a,y\n1,2\n", {"drop": ["a"]}, "no column left for an input"),
         ("a,y\n1,2\n", {"one_hot": ["z"]}, "--one-hot names 'z'"),
-        ("a,y\nx,2\nz,3\n", {}, "'a' holds text: add --one-hot a .* or --drop a"),
+        ("a,y\nx,2\nz,3\n", {}, "'a' holds text: .* --one-hot a, .* --drop a"),
         ("a,y\n1,x\n2,z\n", {}, "the target 'y' holds text, where numbers are needed"),
         ("a,y\n1,2020-01-01\n", {}, "the target 'y' holds date, where numbers are needed"),
-        ("a,y\n12:30:00,1\n", {}, r"'a' holds time32\[s\]: turn it into numbers first, or --drop a"),
-        ("area (m²),y\noak,2\n", {}, r"'area \(m²\)' holds text: add --one-hot 'area \(m²\)' .* or --drop 'area"),
+        ("a,y\n12:30:00,1\n", {}, r"'a' holds time32\[s\]: .* --drop a"),
+        ("area (m²),y\noak,2\n", {}, r"'area \(m²\)' holds text: .* --one-hot 'area \(m²\)', .* --drop 'area"),
         ("a,b,y\nx,1,p\nz,n.a.,q\nw,3,r\n", {}, "target 'y' .*; 'b' .* 'n.a.' in row 2: .*; 'a' holds text"),
         ("a,y\n1,\n2,2\n", {}, "the target 'y' is missing in 1 of 2 rows: remove them, or add --skip-missing"),
-        ("a,y\n1,\n,2\n", {"skip_missing": True}, "no row in which no value is missing"),
+        ("a,y\n1,\n,2\n", {"skip_missing": True}, r"every row of .*table.csv .* Column 'a' has the most \(1 of 2\)"),
         ("a,b,y\n,1,1\n3,,2\n,5,3\n", {}, r"missing in 'a' \(2 of 3\), 'b' \(1 of 3\): .* --impute"),
         ("a,y\n,1\n,2\n", {"impute": True}, "column 'a' is empty"),
         ("a,y\n1,\n2,2\n", {"impute": True}, "the target 'y' is missing in 1 of 2 rows"),
         ("a,y\ninf,1\n-inf,2\n", {}, "column 'a' has 2 infinite values"),
         ("a,y\n1,inf\n2,2\n", {}, "column 'y' has 1 infinite value"),
         ("a,y\n1,2\n3\n", {}, "cannot be read: (Row #3: )?Expected 2 columns, got 1: 3"),  # it counts on one core alone
-        ("a,y\n" + "".join(f"id{i},1\n" for i in range(101)), {"one_hot": []}, "more than 100 different values"),
+        (
+            "a,y\n" + "".join(f"id{i},1\n" for i in range(101)),
+            {"one_hot": []},
+            "column 'a' has more than 100 categories",
+        ),
     ],
 )
 def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
@@ -224,9 +228,9 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
     ("text", "sentence"),
     [
         ("size,sold\n1,true\n", "lacks 'colour', which the model needs"),
-        ("size,colour,sold\n1,green,true\n", "column 'colour' holds 'green', .* it knows 'blue', 'red'"),
-        ("size,colour,sold\n,red,true\n", "1 value missing in column 'size'"),
-        ("size,colour,sold\n1,,true\n", "1 value missing in column 'colour'"),
+        ("size,colour,sold\n1,green,true\n", "column 'colour' has the unseen category 'green', .* 'blue', 'red'"),
+        ("size,colour,sold\n,red,true\n", "column 'size' has 1 missing value"),
+        ("size,colour,sold\n1,,true\n", "column 'colour' has 1 missing value"),
         ("size,colour,sold\noak,red,true\n", "column 'size' holds 'oak', where a number is expected"),
         ("size,colour,sold\n1,red,maybe\n", "column 'sold' holds 'maybe', where true or false is expected"),
         ("size,colour,sold\ninf,red,true\n", "column 'size' has 1 infinite value"),
@@ -288,7 +292,7 @@ def test_a_file_without_lines_is_said_to_be_so(tmp_path):
 
 
 def test_files_that_are_no_tables(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere.csv is missing"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.csv does not exist"):
         tables.column_kinds(tmp_path / "nowhere.csv")
     with pytest.raises(ValueError, match="is a folder"):
         tables.column_kinds(tmp_path)
@@ -365,11 +369,11 @@ def test_npy_files_that_are_damaged_or_something_else(tmp_path):
     np.save(path, np.zeros((100, 3)))
     whole = path.read_bytes()
     path.write_bytes(whole[:-8])
-    with pytest.raises(ValueError, match=r"was cut short: it has 2392 of the 2400 bytes of its numbers"):
+    with pytest.raises(ValueError, match=r"table.npy is truncated: it has 2392 of the 2400 bytes"):
         tables.column_kinds(path)
     for content in (whole[:20], whole[:4], b"", pickle.dumps([1, 2]), b"a,b\n1,2\n"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"is not a .npy file: save the matrix by numpy.save"):
+        with pytest.raises(ValueError, match=r"table.npy is not a .npy file"):
             tables.column_kinds(path)
 
 

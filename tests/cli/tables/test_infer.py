@@ -60,7 +60,8 @@ def test_a_gap_gets_the_median_and_an_input_that_says_so(written):
     expected = [[1, 0, 0, 1, 0], [6, 1, 0, 1, 0], [4, 0, 0, 0, 1], [8, 0, 1, 0, 0], [16, 0, 1, 0, 0]]
     np.testing.assert_array_equal(inputs(scan, path), expected)
     assert scan.missing == {"size": 1, "colour": 1}
-    assert "2 missing values replaced by the median" in scan.notes[0]
+    assert "replaced 2 missing values" in scan.notes[0]
+    assert "'size' (1), 'colour' (1)" in scan.notes[0]
     assert [block.missing for block in scan.encoding.blocks(path, rows=2)] == [2, 0, 0]
 
 
@@ -68,19 +69,19 @@ def test_rows_with_a_gap_are_left_out(written):
     path = written(GAPS)
     scan = learn_encoding(path, "y", one_hot=[], skip_missing=True)
     assert (scan.rows, scan.skipped, scan.missing) == (2, 3, {})
-    assert scan.notes == ["3 rows with a missing value left out."]
+    assert scan.notes == ["left out 3 rows with a missing value."]
     assert scan.encoding.inputs == ("size", "colour=blue", "colour=red")
     rows = scan.encoding.read(path, count=2, skip_missing=True)
     np.testing.assert_array_equal(rows.inputs, [[1, 0, 1], [16, 1, 0]])
     np.testing.assert_array_equal(rows.y, [1, 5])
-    with pytest.raises(ValueError, match="1 value missing in column 'size'"):
+    with pytest.raises(ValueError, match="column 'size' has 1 missing value"):
         inputs(scan, path)
 
 
 def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(written):
     scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
     new = written("colour\ngreen\nred\n", "new.csv")
-    with pytest.raises(ValueError, match=r"'green', which the model was not fitted with: .* --allow-unknown"):
+    with pytest.raises(ValueError, match=r"column 'colour' has the unseen category 'green', .* --allow-unknown"):
         inputs(scan, new)
     np.testing.assert_array_equal(inputs(scan, new, allow_unknown=True), [[0, 0], [0, 1]])
 
@@ -123,8 +124,8 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("table.csv", gzip.compress(b"x,y\n1,2\n", mtime=0), "table.csv is compressed by gzip: name it .csv.gz"),
-        ("table.csv.gz", b"x,y\n1,2\n", "table.csv.gz is not compressed by gzip"),
+        ("table.csv", gzip.compress(b"x,y\n1,2\n", mtime=0), "table.csv is compressed with gzip: .* .csv.gz"),
+        ("table.csv.gz", b"x,y\n1,2\n", "table.csv.gz is not compressed with gzip"),
         ("table.csv", "x,y\n1,2\n".encode("utf-16"), "table.csv is not a table in UTF-8: .* `iconv -f utf-16 -t utf8"),
     ],
 )
@@ -140,7 +141,7 @@ def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, 
 
 def test_a_pipe_is_not_said_to_be_missing(tmp_path):
     os.mkfifo(tmp_path / "table.csv")
-    with pytest.raises(ValueError, match=r"table.csv is no file on a disk, .*: write it to a file first"):
+    with pytest.raises(ValueError, match=r"table.csv is not a regular file"):
         learn_encoding(tmp_path / "table.csv", "y")
 
 
@@ -171,13 +172,15 @@ def test_zones_are_not_mixed(written, tmp_path):
     zoned = learn_encoding(written("when,y\n2024-01-01T00:00Z,1\n2024-01-04T00:00Z,2\n", "zoned.csv"), "y")
     day = pa.array([datetime.datetime(2024, 1, 5)], pa.timestamp("s"))
     for scan, type, sentence in (
-        (naive, pa.timestamp("s", "Europe/Berlin"), "holds a date with its zone, where a date is expected"),
-        (zoned, pa.timestamp("s"), "holds a date, where a date with its zone is expected"),
+        (naive, pa.timestamp("s", "Europe/Berlin"), "holds a date with a time zone, where a date is expected"),
+        (zoned, pa.timestamp("s"), "holds a date, where a date with a time zone is expected"),
     ):
         pq.write_table(pa.table({"when": day.cast(type)}), tmp_path / "new.parquet")
         with pytest.raises(ValueError, match=sentence):
             inputs(scan, tmp_path / "new.parquet")
-    with pytest.raises(ValueError, match=r"column 'when' holds '2024-01-05.*', where a date with its zone is expected"):
+    with pytest.raises(
+        ValueError, match=r"column 'when' holds '2024-01-05.*', where a date with a time zone is expected"
+    ):
         inputs(zoned, written("when\n2024-01-05T00:00\n", "new.csv"))
 
 
@@ -190,7 +193,7 @@ def test_a_day_without_end_is_a_day(written):
 def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
     scan = learn_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
     for values, sentence in (
-        ([1.0, np.nan], "1 value missing in column 'flag'"),
+        ([1.0, np.nan], "column 'flag' has 1 missing value"),
         ([0.0, 2.0], "column 'flag' holds 2, where true or false is expected"),
     ):
         pq.write_table(pa.table({"flag": pa.array(values)}), tmp_path / "new.parquet")
@@ -211,7 +214,7 @@ def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_pa
         learn_encoding(tmp_path / "no.parquet", "y")
     with pytest.raises(ValueError, match="two inputs named 'a is missing'"):
         learn_encoding(written("a,a is missing,y\n1,2,3\n,4,5\n"), "y", impute=True)
-    with pytest.raises(ValueError, match="no row in which no value is missing: most are missing in 'b'"):
+    with pytest.raises(ValueError, match=r"Column 'b' has the most \(2 of 2\)"):
         learn_encoding(written("a,b,y\n1,,3\n,,5\n"), "y", skip_missing=True)
 
 
@@ -220,7 +223,7 @@ def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_pa
     [
         (pd.DataFrame({"when": [19000, 19001], "size": [1.0, 2.0]}), "'when' holds a number, where a date is expected"),
         (pd.DataFrame({"when": pd.to_datetime(["2024-01-01"]), "size": ["1.5"]}), "'size' holds text, where a number"),
-        (np.ones((2, 2)), "frame must be a data frame of pandas or polars"),
+        (np.ones((2, 2)), "frame must be"),
     ],
 )
 def test_a_frame_is_refused_where_a_file_would_be(written, frame, sentence):

@@ -78,11 +78,8 @@ class Column:
         """
         missing = is_missing(self.kind, values)
         if missing.any() and self.fill is None:
-            gaps = counted(int(missing.sum()), "value")
-            raise ValueError(
-                f"{path}: {gaps} missing in column {self.name!r}: remove those rows, or fit with --impute, which puts "
-                "something in their place."
-            )
+            gaps = counted(int(missing.sum()), "missing value")
+            raise ValueError(f"{path}: column {self.name!r} has {gaps}: remove those rows, or fit with --impute.")
         own = self._categories(path, values, allow_unknown) if self.kind == TEXT else self._numbers(path, values)
         return np.column_stack([own, missing]) if self.indicator else own
 
@@ -96,10 +93,11 @@ class Column:
         index = pyarrow.compute.index_in(filled, value_set=pa.array(self.categories, pa.string()))  # pyright: ignore[reportAttributeAccessIssue]
         unknown = filled.filter(index.is_null()).drop_null().unique().to_pylist()
         if unknown and not allow_unknown:
+            noun = "category" if len(unknown) == 1 else "categories"
             raise ValueError(
-                f"{path}: column {self.name!r} holds {listed(unknown, 3)}, which the model was not fitted with: it "
-                f"knows {listed(self.categories)}. Mend it, or have it taken for none of them, where a command has "
-                "--allow-unknown and in Python by allow_unknown=True."
+                f"{path}: column {self.name!r} has the unseen {noun} {listed(unknown, 3)}, but the model knows "
+                f"{listed(self.categories)}: correct the table, or encode unseen categories as no category with "
+                "--allow-unknown in predict, sample and evaluate (allow_unknown=True in Python)."
             )
         none = len(self.categories)  # a column of its own for rows in no category, which is dropped
         return np.eye(none + 1)[index.fill_null(none).to_numpy(), :none]
@@ -142,7 +140,7 @@ class Encoding:
         try:
             table = pa.table(frame)
         except (TypeError, pa.ArrowException) as error:
-            raise ValueError(f"frame must be a data frame of pandas or polars, or an Arrow table: {error}") from None
+            raise ValueError(f"frame must be a pandas or polars data frame, or an Arrow table: {error}") from None
         missing = [column.name for column in self.columns if column.name not in table.column_names]
         if missing:
             raise ValueError(f"the frame lacks {listed(missing)}, which the model needs.")
@@ -164,7 +162,7 @@ class Encoding:
         kinds = {column.name: column.kind for column in self.columns}
         if with_target:
             if self.target is None:
-                raise ValueError("the model does not know the name of its target: fit it with `pathgp fit`.")
+                raise ValueError("the model does not store the name of its target: fit it with `pathgp fit`.")
             kinds[self.target] = NUMBER
         present = column_kinds(path)
         for names, why in ((kinds, "which the model needs"), (keep, "which --keep names")):
@@ -209,7 +207,7 @@ class Encoding:
         blocks = self.blocks(path, with_target=True, skip_missing=skip_missing)
         first = next(blocks, None)
         if first is None:
-            raise ValueError(f"{path} has no row in which no value is missing.")
+            raise ValueError(f"every row of {path} has a missing value: use --impute.")
         # A median of the first rows: counted from it, float32 resolves the spread of columns that are far from zero.
         origin = np.sort(first.X, axis=0)[len(first.X) // 2]
         rounding = 10 * np.finfo(np.float64).eps * np.abs(origin)  # variation of a constant column
@@ -221,9 +219,7 @@ class Encoding:
             large = [self.inputs[j] for j in np.flatnonzero(np.isinf(rounded).any(axis=0))]
             if large:
                 kind = np.dtype(dtype).name
-                raise ValueError(
-                    f"{path}: {listed(large)} has values too large for {kind}: measure it in a larger unit."
-                )
+                raise ValueError(f"{path}: {listed(large)} has values too large for {kind}: use a larger unit.")
             return rounded
 
         stream = ((from_origin(block.X), block.y) for block in itertools.chain([first], blocks))
@@ -238,7 +234,7 @@ class Encoding:
             X[here], y[here] = X_block, y_block
         if done != count:
             raise ValueError(
-                f"{path} had {count:,} rows when it was looked at first, and has others now: fit it again."
+                f"{path} had {count:,} rows at first, but it changed while it was read: run the command again."
             )
         return Rows(X, y, origin)
 
@@ -318,9 +314,8 @@ def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) ->
     """Return the target; raise `ValueError` if it is missing or infinite."""
     y = numbers(NUMBER, batch[name])
     if np.isnan(y).any():
-        raise ValueError(
-            f"{path}: the target {name!r} is missing in {counted(int(np.isnan(y).sum()), 'row')}: remove them."
-        )
+        gaps = counted(int(np.isnan(y).sum()), "missing value")
+        raise ValueError(f"{path}: the target {name!r} has {gaps}: remove those rows.")
     refuse_infinite(path, str(name), int(np.isinf(y).sum()))
     return y
 

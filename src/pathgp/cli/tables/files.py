@@ -31,7 +31,7 @@ ARROW = {
 """Arrow type of each kind of column."""
 AS_IT_IS = "as it is"
 """Kind of a column that is copied: as text from a CSV, with its own type from other tables."""
-WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with its zone"}
+WORDS = {NUMBER: "a number", BOOLEAN: "true or false", TEXT: "text", DATE: "a date", ZONED: "a date with a time zone"}
 ROWS_AT_ONCE = 65_536
 GZIP = b"\x1f\x8b"
 SEPARATORS = ",;\t"
@@ -49,7 +49,7 @@ def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") ->
     """Return whether a file is Parquet rather than CSV, by its name; raise `ValueError` for any other name."""
     name = path.name.lower()
     if not name.endswith((".csv", ".csv.gz", ".parquet")):
-        raise ValueError(f"{path} is not a table that can be used: its name must end in {others}.")
+        raise ValueError(f"{path} is not a supported table: its name must end in {others}.")
     return name.endswith(".parquet")
 
 
@@ -83,12 +83,12 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
     long = next((name for name in names if len(name) > LONGEST_NAME), None)
     if long is not None:
         raise ValueError(
-            f"{path}: the name of column {names.index(long) + 1} has {len(long):,} characters, {excerpt(long)!r}: give "
-            "it a shorter one, or close the quote in the header."
+            f"{path}: the name of column {names.index(long) + 1} has {len(long):,} characters, {excerpt(long)!r}: "
+            "shorten it, or close the quote in the header."
         )
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise ValueError(f"{path} has more than one column named {listed(repeated)}: give each its own name.")
+        raise ValueError(f"{path} has more than one column named {listed(repeated)}: rename the duplicates.")
     return {field.name: _kind(field.type) for field in schema}
 
 
@@ -271,8 +271,8 @@ def dialect(path: pathlib.Path) -> Dialect:
     columns = whole[0].count(separator) + 1
     if columns > MOST_COLUMNS:
         raise ValueError(
-            f"{path} has {columns:,} columns, but a CSV may have at most {MOST_COLUMNS:,}: keep those that matter, or "
-            "save the matrix by numpy.save as .npy."
+            f"{path} has {columns:,} columns, but a CSV may have at most {MOST_COLUMNS:,}: keep only those that "
+            "matter, or save the matrix as .npy with numpy.save."
         )
     number = rf"(?:^|{re.escape(separator)})\s*[+-]?\d*{{}}\d+(?:[eE][+-]?\d+)?\s*(?={re.escape(separator)}|\r?$)"
     seen = lambda point: re.search(number.format(point), text.replace('"', ""), re.MULTILINE)
@@ -288,7 +288,7 @@ def _beginning(path: pathlib.Path) -> bytes:
             raw += more
     if len(raw) >= LONGEST_LINE and len(raw.splitlines()) < 2:
         raise ValueError(
-            f"{path} has no line end in its first {len(raw) / 1e6:.0f} MB: it must have a header, and a line per row."
+            f"{path} has no line end in its first {len(raw) / 1e6:.0f} MB: it must have a header and one line per row."
         )
     return raw
 
@@ -337,12 +337,14 @@ def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
 def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, str] | None = None) -> Iterator[None]:
     """Re-raise errors of pyarrow with the name of the file, the column, and the kind as which it is read."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file.")
+        raise ValueError(f"{path} is a folder: give the path of a file.")
     if path.exists() and not path.is_file():
         # The scan of the columns and the reading of the rows open the file one after the other.
-        raise ValueError(f"{path} is no file on a disk, and a table is read more than once: write it to a file first.")
+        raise ValueError(
+            f"{path} is not a regular file, and the table is read more than once: save it to a file first."
+        )
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: check its name.")
+        raise FileNotFoundError(f"{path} does not exist: check the path.")
     try:
         yield
     except UnicodeDecodeError:
@@ -356,8 +358,8 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
             raise ValueError(f"{path} is empty: it must have a header and rows.") from None
         if "out of sync" in message or "straddling" in message:
             raise ValueError(
-                f"{path} cannot be read{where}: a quote is not closed, a value has several lines, or a row is much "
-                "longer than the first ones."
+                f"{path} cannot be read{where}: a quote is not closed, a value spans several lines, or a row is much "
+                "longer than the first rows."
             ) from None
         conversion = re.match(r"In CSV column #(\d+): .*?(?:value|offset in) '(.*?)'", str(error), re.DOTALL)
         if conversion:
@@ -366,9 +368,9 @@ def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, st
             written = ", written like 2024-01-31" if kind in DATES else ""
             where += " (is a quote not closed?)" if "\n" in value else ""
             raise ValueError(
-                f"{path}: column {column!r} holds {value!r}{where}, where {WORDS[kind]} is expected{written}: mend it, "
-                f"or leave it empty if it is missing; an input can also be taken for text by "
-                f"{option('--one-hot', [column])} of `pathgp fit`."
+                f"{path}: column {column!r} holds {value!r}{where}, where {WORDS[kind]} is expected{written}: correct "
+                f"it, or leave it empty if it is missing; `pathgp fit {option('--one-hot', [column])}` reads an input "
+                "as text."
             ) from None
         raise ValueError(f"{path} cannot be read{where}: {message}.") from None
 
@@ -381,17 +383,17 @@ def _refuse_other_bytes(path: pathlib.Path) -> None:
     with path.open("rb") as file:
         first = file.read(2)
     if name.endswith(".gz") and first and first != GZIP:
-        raise ValueError(f"{path} is not compressed by gzip: if it is a plain CSV, name it so, without .gz.")
+        raise ValueError(f"{path} is not compressed with gzip: if it is a plain CSV, rename it without .gz.")
     if name.endswith(".csv") and first == GZIP:
-        raise ValueError(f"{path} is compressed by gzip: name it .csv.gz.")
+        raise ValueError(f"{path} is compressed with gzip: rename it to .csv.gz.")
     if first in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise ValueError(_encoded(path, "utf-16"))
 
 
 def _encoded(path: pathlib.Path, as_what: str) -> str:
     return (
-        f"{path} is not a table in UTF-8: if it is a CSV file of another encoding, turn it into that first, for "
-        f"instance by `iconv -f {as_what} -t utf8 {shlex.quote(path.name)}`."
+        f"{path} is not a table in UTF-8: if it is a CSV in another encoding, convert it first, for example with "
+        f"`iconv -f {as_what} -t utf8 {shlex.quote(path.name)}`."
     )
 
 

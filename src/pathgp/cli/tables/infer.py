@@ -52,12 +52,12 @@ class Scan(NamedTuple):
         """Messages about missing values for the user."""
         found = []
         if self.skipped:
-            found.append(f"{counted(self.skipped, 'row')} with a missing value left out.")
+            found.append(f"left out {counted(self.skipped, 'row')} with a missing value.")
         if self.missing:
-            places = ", ".join(f"{count:,} of {name!r}" for name, count in self.missing.items())
+            places = ", ".join(f"{name!r} ({count:,})" for name, count in self.missing.items())
             found.append(
-                f"{counted(sum(self.missing.values()), 'missing value')} replaced by the median of the column, or by "
-                f"no category; each such column has one more input that says where: {places}."
+                f"replaced {counted(sum(self.missing.values()), 'missing value')} by the median (numbers) or no "
+                f"category (text), and added an indicator column for each of {places}."
             )
         return found
 
@@ -85,8 +85,8 @@ def learn_encoding(
     chosen = list(columns) if columns else usual
     if not chosen:
         raise ValueError(f"{path} has no column left for an input: its columns are {listed(list(present))}.")
-    if len(set(chosen)) < len(chosen):
-        raise ValueError("--columns names a column twice.")
+    if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
+        raise ValueError(f"--columns names {listed(repeated)} more than once: name each column once.")
     text = [name for name in chosen if present[name] == TEXT]
     as_text = [] if one_hot is None else (list(one_hot) or text)
     _refuse_unknown(path, "--one-hot", as_text, present)
@@ -122,9 +122,11 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
     if not rows + skipped:
         raise ValueError(f"{path} has no rows below its header.")
     if not rows:
+        name, count = _emptiest(path, {**kinds, target: NUMBER})
+        remedy = "choose another --target" if name == target else "--drop it, or use --impute"
         raise ValueError(
-            f"{path} has no row in which no value is missing: most are missing in {listed([_emptiest(path, kinds)])}, "
-            "which could be left out by --drop."
+            f"every row of {path} has a missing value. Column {name!r} has the most ({count:,} of {skipped:,}): "
+            f"{remedy}."
         )
     for name in (*kinds, target):
         if missing[name] == rows:
@@ -141,28 +143,28 @@ def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: boo
     encoding = Encoding(target, tuple(found))
     twice = [name for name, count in Counter(encoding.inputs).items() if count > 1]
     if twice:
-        raise ValueError(f"{path} would have two inputs named {listed(twice)}: give a column another name.")
+        raise ValueError(f"{path} would have two inputs named {listed(twice)}: rename a column.")
     return Scan(encoding, rows, absent, skipped)
 
 
-def _emptiest(path: pathlib.Path, kinds: Mapping[str, str]) -> str:
+def _emptiest(path: pathlib.Path, kinds: Mapping[str, str]) -> tuple[str, int]:
     missing = Counter[str]()
     for batch in read_batches(path, kinds):
         missing.update({name: int(is_missing(kind, batch[name]).sum()) for name, kind in kinds.items()})
-    return missing.most_common(1)[0][0]
+    return missing.most_common(1)[0]
 
 
 def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], rows: int, impute: bool) -> None:
     if target in absent:
         raise ValueError(
             f"{path}: the target {target!r} is missing in {absent[target]} of {rows} rows: remove them, or add "
-            "--skip-missing to leave out all rows in which a value is missing."
+            "--skip-missing to leave out all rows with a missing value."
         )
     if absent and not impute:
         raise ValueError(
             f"{path}: values are missing in {', '.join(f'{n!r} ({c} of {rows})' for n, c in absent.items())}: remove "
-            "those rows or columns, or add --skip-missing to leave the rows out, or --impute to put the median, or no "
-            "category, there."
+            "those rows or columns, add --skip-missing to leave out the rows, or add --impute to replace the values by "
+            "the median (numbers) or no category (text)."
         )
 
 
@@ -208,12 +210,12 @@ def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of
     words = [name for name, where in typed.items() if not where]
     if words:
         complaints.append(
-            f"{listed(words)} {'holds' if len(words) == 1 else 'hold'} text: add {option('--one-hot', words)} to make "
-            f"an input of each value, or {option('--drop', words)}"
+            f"{listed(words)} {'holds' if len(words) == 1 else 'hold'} text: encode with {option('--one-hot', words)}, "
+            f"or leave out with {option('--drop', words)}"
         )
     for name, kind in inputs.items():
         if kind not in USABLE:
-            complaints.append(f"{name!r} holds {kind}: turn it into numbers first, or {option('--drop', [name])}")
+            complaints.append(f"{name!r} holds {kind}: convert it to numbers first, or {option('--drop', [name])}")
     if complaints:
         raise ValueError(f"{path}: {'; '.join(complaints)}.")
 
@@ -233,7 +235,7 @@ def _stranger(path: pathlib.Path, name: str) -> str:
     row, value = rows[strange[0]] + 1, excerpt(values[strange[0]])
     if _is_number(value.replace(",", ".")):
         return f", but {value!r} in row {row:,}: is it a decimal comma? Write all numbers with a point"
-    return f", but {value!r} in row {row:,}: mend it, or leave it empty if it is missing"
+    return f", but {value!r} in row {row:,}: correct it, or leave it empty if it is missing"
 
 
 def _is_number(text: str) -> bool:
@@ -247,6 +249,6 @@ def _is_number(text: str) -> bool:
 def _refuse_many(path: pathlib.Path, name: str, count: int) -> None:
     if count > MOST_CATEGORIES:
         raise ValueError(
-            f"{path}: column {name!r} has more than {MOST_CATEGORIES} different values, too many for an input each: "
-            f"group them, or {option('--drop', [name])}."
+            f"{path}: column {name!r} has more than {MOST_CATEGORIES} categories, too many to one-hot encode: group "
+            f"them, or {option('--drop', [name])}."
         )

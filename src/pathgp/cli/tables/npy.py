@@ -32,19 +32,19 @@ def header(path: pathlib.Path) -> Header:
         try:
             shape, _, dtype = HEADERS[np.lib.format.read_magic(file)](file)
         except (ValueError, KeyError):  # also a truncated file, or another format
-            raise ValueError(f"{path} is not a .npy file: save the matrix by numpy.save.") from None
+            raise ValueError(f"{path} is not a .npy file: save the matrix with numpy.save.") from None
         offset = file.tell()
     if len(shape) != 2:
         raise ValueError(
-            f"{path} has an array of shape {shape}: save a matrix, with a row for each observation and the target in "
-            "one of the columns."
+            f"{path} has an array of shape {shape}: save a matrix with one row per observation, whose columns are the "
+            "inputs and the target."
         )
     if dtype.kind not in "biuf":
         what = "Python objects" if dtype.hasobject else f"numbers of type {dtype}" if dtype.kind == "c" else str(dtype)
         raise ValueError(f"{path} holds {what}: save a matrix of real numbers.")
     size, present = shape[0] * shape[1] * dtype.itemsize, path.stat().st_size - offset
     if present < size:
-        raise ValueError(f"{path} was cut short: it has {present} of the {size} bytes of its numbers. Copy it again.")
+        raise ValueError(f"{path} is truncated: it has {present} of the {size} bytes of its numbers. Copy it again.")
     return Header(*shape, dtype)
 
 
