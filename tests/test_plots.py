@@ -58,7 +58,7 @@ def test_of_many_rows_the_same_ones_are_drawn_and_the_label_says_so():
     plots.predicted_panel(axes, y, y, np.ones(5000), "price")
     assert len(axes.collections[0].get_segments()) == 1000
     assert "1,000 of 5,000 rows" in axes.get_legend().get_texts()[-1].get_text()
-    np.testing.assert_array_equal(plots.some_rows(5000, 10)[0], plots.some_rows(5000, 10)[0])
+    np.testing.assert_array_equal(plots.subsample_rows(5000, 10)[0], plots.subsample_rows(5000, 10)[0])
 
 
 @pytest.mark.parametrize("with_data", [True, False])

@@ -45,7 +45,7 @@ def is_concrete(x: object) -> bool:
     return not isinstance(x, Tracer)
 
 
-def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
+def as_floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
     """Return `x` as an array of floats: float32, or float64 if JAX has it enabled."""
     check_not_forked()
     if isinstance(x, np.ndarray):  # `jnp.asarray` would compile a program for each shape
@@ -54,26 +54,26 @@ def floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]
     return jnp.asarray(x, dtype=float)
 
 
-def numbers(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
+def as_numeric(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, "..."]:
     """Return `x` as floats; raise `ValueError` if it holds text, dates or objects."""
     if is_concrete(x):
         kind = np.asarray(x).dtype
         if kind.kind not in "biuf":
             raise ValueError(f"{name} must be numeric, but its dtype is {kind}: encode or drop non-numeric columns.")
-    return floats(x)
+    return as_floats(x)
 
 
-def positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
+def as_positive(x: Shaped[ArrayLike, "..."] | Sequence[float], name: str) -> Float[Array, "..."]:
     """Return `x` as floats; raise `ValueError` unless every entry is positive and finite."""
-    values = floats(x)
+    values = as_floats(x)
     if is_concrete(values) and not np.all((np.asarray(values) > 0) & np.isfinite(np.asarray(values))):
         raise ValueError(f"{name} must be positive and finite, but it is {np.asarray(values)}.")
     return values
 
 
-def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
+def as_scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
     """Return `x` as a scalar float; raise `ValueError` unless it is one finite number."""
-    value = floats(x)
+    value = as_floats(x)
     if value.ndim > 0:
         raise ValueError(f"{name} must be one number, but its shape is {value.shape}.")
     # NumPy, because inside `jit` a jnp operation on a concrete array returns a tracer.
@@ -82,7 +82,7 @@ def scalar(x: Shaped[ArrayLike, "..."], name: str) -> Float[Array, ""]:
     return value
 
 
-def finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
+def require_finite(x: Float[Array, "..."], name: str) -> Float[Array, "..."]:
     """Return `x` unchanged; raise `ValueError` if an entry is NaN or infinite."""
     if is_concrete(x):
         bad = np.flatnonzero(~np.isfinite(np.asarray(x)).reshape(x.shape[0], -1).all(axis=1))
@@ -112,9 +112,9 @@ def _warn_if_rounded(x: Shaped[ArrayLike, "..."], kept: Float[Array, "n ..."], n
         )
 
 
-def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
+def as_inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
     """Return `X` as a matrix of floats; raise `ValueError` unless it is two-dimensional, not empty and finite."""
-    values = numbers(X, name)
+    values = as_numeric(X, name)
     if values.ndim != 2:
         raise ValueError(
             f"{name} must be two-dimensional (rows, inputs), but its shape is {values.shape}: "
@@ -122,40 +122,40 @@ def inputs(X: Shaped[ArrayLike, "..."], name: str = "X") -> Float[Array, "n d"]:
         )
     if 0 in values.shape:
         raise ValueError(f"{name} is empty, its shape is {values.shape}: give at least one row and one input.")
-    finite(values, name)
+    require_finite(values, name)
     _warn_if_rounded(X, values, name)
     return values
 
 
-def outputs(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
+def as_target(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y") -> Float[Array, "n"]:
     """Return `y` as a vector of floats; raise `ValueError` unless it is finite and has one entry per row of X."""
-    values = numbers(y, name)
+    values = as_numeric(y, name)
     if values.shape != (rows,):
         raise ValueError(
             f"{name} must have one entry for each of the {rows} rows of X, but its shape is {values.shape}."
         )
-    finite(values, name)
+    require_finite(values, name)
     _warn_if_rounded(y, values, name)
     return values
 
 
-def columns(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
+def as_targets(y: Shaped[ArrayLike, "..."], rows: int, name: str = "y", X_name: str = "X") -> Float[Array, "n t"]:
     """Return `y` as a matrix of floats with one column per target; a vector is a single target.
 
     Raises `ValueError` unless `y` is finite and has one entry per row of X for each target.
     """
-    values = numbers(y, name)
+    values = as_numeric(y, name)
     if values.ndim not in (1, 2) or values.shape[0] != rows or 0 in values.shape:
         raise ValueError(
             f"{name} must have one entry for each of the {rows} rows of {X_name}, or one such column per target, but "
             f"its shape is {values.shape}."
         )
-    finite(values, name)
+    require_finite(values, name)
     _warn_if_rounded(y, values, name)
     return values.reshape(rows, -1)
 
 
-def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
+def require_noise_shape(noise: Float[Array, "..."], rows: int, name: str = "noise") -> Float[Array, "..."]:
     """Return `noise` unchanged; raise `ValueError` unless it is one variance or one per row."""
     if noise.shape not in ((), (rows,)):
         raise ValueError(
@@ -164,7 +164,7 @@ def noise_variance(noise: Float[Array, "..."], rows: int, name: str = "noise") -
     return noise
 
 
-def noise_of_update(
+def noise_for_new_rows(
     present: Float[Array, "..."], given: Shaped[ArrayLike, "..."] | None, rows: int
 ) -> Float[Array, "..."]:
     """Return the noise variance of `rows` new rows.
@@ -181,10 +181,10 @@ def noise_of_update(
         return present
     if given is None:
         raise ValueError("noise is missing: the posterior has one variance per row, so give one for each new row.")
-    return jnp.broadcast_to(noise_variance(positive(given, "noise"), rows), (rows,))
+    return jnp.broadcast_to(require_noise_shape(as_positive(given, "noise"), rows), (rows,))
 
 
-def no_dates(X: object) -> None:
+def reject_dates(X: object) -> None:
     """Raise `ValueError` if a matrix or a column of a data frame holds dates; NumPy's error names only dtypes."""
     kinds = getattr(X, "dtypes", getattr(X, "dtype", ()))
     if any("date" in str(kind).lower() for kind in np.atleast_1d(np.asarray(kinds, dtype=object))):
@@ -194,7 +194,7 @@ def no_dates(X: object) -> None:
         )
 
 
-def random_key(key: object) -> None:
+def require_key(key: object) -> None:
     """Raise `ValueError` unless `key` is a JAX random key; a seed is not."""
     check_not_forked()
     typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
@@ -207,26 +207,26 @@ def _is_raw_key(key: object) -> bool:
     return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
 
 
-def same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
+def require_same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
     """Raise `ValueError` unless X and Z have the same number of inputs."""
     if X.shape[1] != Z.shape[1]:
         raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: the numbers of inputs must be equal.")
 
 
-def instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
+def require_instance(value: object, kind: type | UnionType, name: str, example: str) -> None:
     """Raise `ValueError` unless `value` is an instance of `kind`; the message gives the `example`."""
     if not isinstance(value, kind):
         shown = repr(value)
         raise ValueError(f"{name} must be {example}, but it is {shown if len(shown) < 80 else type(value).__name__}.")
 
 
-def whole(value: object, least: int, name: str) -> None:
+def require_int(value: object, least: int, name: str) -> None:
     """Raise `ValueError` unless `value` is an integer of at least `least`."""
-    instance(value, int | np.integer, name, "an integer")
-    at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
+    require_instance(value, int | np.integer, name, "an integer")
+    require_at_least(int(value), least, name)  # pyright: ignore[reportArgumentType]
 
 
-def at_least(value: float, least: float, name: str) -> None:
+def require_at_least(value: float, least: float, name: str) -> None:
     """Raise `ValueError` if `value` is below `least` or NaN."""
     if not value >= least:  # `value < least` is False for NaN
         raise ValueError(f"{name} must be at least {least}, but it is {value}.")

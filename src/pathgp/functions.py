@@ -13,13 +13,13 @@ from jax.sharding import Mesh
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PyTree, Shaped
 
-from pathgp._checks import check_not_forked, floats, is_concrete
+from pathgp._checks import as_floats, check_not_forked, is_concrete
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features, Stacked, Total
 from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
-from pathgp.linalg.tiles import map_rows, pad_rows, product, split_product
+from pathgp.linalg.tiles import column_sharded_product, map_rows, pad_rows, product
 
-POINTS, AT_ONCE = 64, 8
+TILE_POINTS, AT_ONCE = 64, 8
 """Rows per tile of an evaluation, and the largest number of tiles that are evaluated concurrently."""
 
 
@@ -51,7 +51,7 @@ class Canonical(Features):
         return self.points.shape[1]
 
     @property
-    def apart(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether there is a mesh, over which the weights are sharded."""
         return self.mesh is not None
 
@@ -63,7 +63,7 @@ class Canonical(Features):
         """Return k(X, points) @ weights, computed in tiles."""
         if self.mesh is None:
             return product(self.kernel, X, self.points, weights)
-        return split_product(self.mesh, self.kernel, X, self.points, weights)
+        return column_sharded_product(self.mesh, self.kernel, X, self.points, weights)
 
 
 class Function(eqx.Module):
@@ -105,8 +105,8 @@ class Function(eqx.Module):
         return evaluate_rows(self._values, dtype_of(self), X)
 
     def _values(self, X: Shaped[ArrayLike, "..."]) -> Float[Array, "n *s"]:
-        points, n = padded(X, self.features.inputs)
-        return by_tiles(_evaluate, (self,), points)[:n]
+        points, n = pad_points(X, self.features.inputs)
+        return evaluate_tiles(_evaluate, (self,), points)[:n]
 
     @in_own_precision
     def __getitem__(self, index: int | slice | Int[np.ndarray, "k"]) -> "Function":
@@ -145,7 +145,7 @@ class Function(eqx.Module):
             column = lambda w: w[:, None] if w.ndim == 1 else w
             weights = jax.tree.map(lambda w: jnp.broadcast_to(column(w), (w.shape[0], *shape)), weights)
         # Sharded weights cannot be concatenated with others without moving them, so they stay in a tuple.
-        if self.features.apart or other.features.apart:
+        if self.features.is_sharded or other.features.is_sharded:
             return Function(Total(parts), weights)
         return Function(Stacked(parts), jnp.concatenate(weights))
 
@@ -163,13 +163,13 @@ class Function(eqx.Module):
         return self + (-other)
 
 
-def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array, "m d"], int]:
+def pad_points(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array, "m d"], int]:
     """Return X as floats with padded rows, and the number of rows before padding.
 
     The rows are padded to a power of two, or to whole tiles above `POINTS` rows, so that few programs are compiled.
     Raises `ValueError` unless X is two-dimensional and has `inputs` columns; None accepts any number.
     """
-    points = floats(X)
+    points = as_floats(X)
     if points.ndim != 2:
         raise ValueError(
             f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
@@ -178,10 +178,10 @@ def padded(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array
     if inputs not in (None, points.shape[1]):
         raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {inputs}.")
     n = points.shape[0]
-    return pad_rows(points, min(1 << (n - 1).bit_length(), POINTS) if n else 1), n
+    return pad_rows(points, min(1 << (n - 1).bit_length(), TILE_POINTS) if n else 1), n
 
 
-def by_tiles(
+def evaluate_tiles(
     f: Callable[..., Float[Array, "n ..."]], parts: tuple[Any, ...], X: Float[Array, "n d"]
 ) -> Float[Array, "n ..."]:
     """Return f(*parts, X) for a compiled f, called for tiles of `POINTS` rows on several threads.
@@ -191,15 +191,15 @@ def by_tiles(
     """
     leaves = jax.tree.leaves((parts, X))
     at_hand = all(is_concrete(leaf) and _on_one_cpu(leaf) for leaf in leaves)
-    if X.shape[0] <= POINTS or not at_hand:
+    if X.shape[0] <= TILE_POINTS or not at_hand:
         return f(*parts, X)
     host, wide = np.asarray(X), jnp.result_type(float) == jnp.float64
 
     def tile(start: int) -> Float[np.ndarray, "t ..."]:
         with jax.enable_x64(wide):  # the setting is local to each thread
-            return np.asarray(f(*parts, jnp.asarray(host[start : start + POINTS])))
+            return np.asarray(f(*parts, jnp.asarray(host[start : start + TILE_POINTS])))
 
-    first, *others = range(0, X.shape[0], POINTS)
+    first, *others = range(0, X.shape[0], TILE_POINTS)
     values = [tile(first)]  # before the threads start, because it may have to be compiled
     with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
         values += pool.map(tile, others)

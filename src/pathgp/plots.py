@@ -222,7 +222,7 @@ def line_panel(
     axes.plot([], [], color=SKY, linewidth=0.7, label=f"{samples.shape[1]} function samples")
     axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
     if data is not None:
-        shown, label = some_rows(len(data[0]), 3000)
+        shown, label = subsample_rows(len(data[0]), 3000)
         axes.plot(data[0][shown], data[1][shown], "k.", markersize=3, alpha=0.4, zorder=0.5, label=label)
     axes.set(xlim=(x[0], x[-1]), xlabel=x_name, ylabel=y_name, title=f"{y_name} as a function of {x_name}")
     axes.legend(fontsize=8)
@@ -261,7 +261,7 @@ def map_panels(
         axes.contour(*grid, values, levels=6, colors="white", linewidths=0.5, alpha=0.7)
         figure.colorbar(image, ax=axes, label=target, shrink=0.9)
         if data is not None:
-            shown, label = some_rows(len(data), 1000)
+            shown, label = subsample_rows(len(data), 1000)
             axes.plot(*data[shown].T, ".", color=ORANGE, markersize=2, alpha=0.6, label=label)
             axes.legend(fontsize=8, loc="upper right", markerscale=3)
         axes.set(xlabel=first, ylabel=second, title=title)
@@ -321,7 +321,7 @@ def predicted_panel(
     target
         Name of the target.
     """
-    shown, label = some_rows(len(y), 1000)
+    shown, label = subsample_rows(len(y), 1000)
     target = _label(target)
     axes.errorbar(
         y[shown], mean[shown], 2 * deviation[shown], fmt=".", color=BLUE, ecolor=SKY, elinewidth=0.6, markersize=3,
@@ -408,7 +408,7 @@ def convergence_panels(
     right.legend(fontsize=8)
 
 
-def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
+def subsample_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
     """Return the rows to draw and a label: all rows, or `most` of them at random, the same in every call.
 
     Parameters
@@ -418,9 +418,9 @@ def some_rows(rows: int, most: int) -> tuple[Int[np.ndarray, "n"], str]:
     most
         Largest number of rows to draw.
 
-    >>> some_rows(3, 10)
+    >>> subsample_rows(3, 10)
     (array([0, 1, 2]), '3 rows')
-    >>> some_rows(5000, 1000)[1]
+    >>> subsample_rows(5000, 1000)[1]
     '1,000 of 5,000 rows'
     """
     if rows <= most:

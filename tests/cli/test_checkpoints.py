@@ -31,7 +31,7 @@ def said(capsys):
 
 def stop_at(monkeypatch, kind, count, stop):
     """Stops a run at the `count`-th time that one of this kind is kept."""
-    keep, calls = Slot.keep, []
+    keep, calls = Slot.save, []
 
     def kept(self, state, **numbers):
         keep(self, state, **numbers)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from pathgp import GP
-from pathgp.estimator.hyperparameters import learned_process, limited, row_noise, starting_process
+from pathgp.estimator.hyperparameters import fit_gp, initial_gp, row_noise, with_limits
 from pathgp.kernels import RBF, Matern32
-from pathgp.likelihood import Method, Trace
+from pathgp.likelihood import FittingMethod, Trace
 from pathgp.solvers import CG, SAP, Cholesky, InducingCholesky, SubsetOfData
 
 RNG = np.random.default_rng(0)
@@ -20,7 +20,7 @@ REPEATED = np.repeat(np.arange(40), WEIGHTS.astype(int))
 
 
 def test_what_is_left_open_starts_from_the_spread_of_the_repeated_rows():
-    gp = starting_process("matern32", None, True, X, Y, WEIGHTS)
+    gp = initial_gp("matern32", None, True, X, Y, WEIGHTS)
     assert type(gp.kernel) is Matern32
     std, var = X[REPEATED].std(axis=0), Y[REPEATED].var(axis=0)
     np.testing.assert_allclose(gp.kernel.lengthscale, [std[0], std[1], 1.0], rtol=1e-5)  # the third input is constant
@@ -31,14 +31,14 @@ def test_what_is_left_open_starts_from_the_spread_of_the_repeated_rows():
 
 def test_what_is_given_is_kept_and_a_process_that_learns_nothing_has_mean_zero():
     kernel = RBF([1.0, 2.0, 3.0], 0.5)
-    gp = starting_process(kernel, 0.3, False, X, Y, None)
+    gp = initial_gp(kernel, 0.3, False, X, Y, None)
     assert gp.kernel is kernel
     assert (float(gp.noise), float(gp.mean)) == (pytest.approx(0.3), 0.0)
 
 
 def test_many_inputs_start_from_longer_scales_and_constant_targets_from_one():
     wide = RNG.normal(size=(30, 100))
-    gp = starting_process("rbf", None, True, wide, np.full((30, 1), 5.0), None)
+    gp = initial_gp("rbf", None, True, wide, np.full((30, 1), 5.0), None)
     np.testing.assert_allclose(gp.kernel.lengthscale, 2 * wide.std(axis=0), rtol=1e-5)  # √(100/25)
     assert (float(gp.kernel.variance), float(gp.noise), float(gp.mean)) == (1.0, pytest.approx(0.1), 5.0)
 
@@ -49,7 +49,7 @@ def test_noise_is_shared_out_by_weight():
     assert row_noise(noise, None) is noise
 
 
-class Stretch(Method):
+class Stretch(FittingMethod):
     """Learns that the length scales of a target which rises from row to row are four times as long, and a mean of 2."""
 
     seen: list
@@ -67,7 +67,7 @@ def test_of_two_targets_the_geometric_mean_is_learned_and_the_noise_of_a_row_of_
     both = np.column_stack([rising, 5 * rising[::-1]])
     start = GP(Matern32([1.0, 2.0, 3.0], 1.5), noise=0.2, mean=1.0)
     method = Stretch([])
-    gp, traces = learned_process(
+    gp, traces = fit_gp(
         start, X, both, weights, method=method, key=jax.random.key(0), mesh=None, progress=False, checkpoint=None
     )
     np.testing.assert_allclose(gp.kernel.lengthscale, [2.0, 4.0, 6.0], rtol=1e-5)
@@ -84,9 +84,9 @@ def test_of_two_targets_the_geometric_mean_is_learned_and_the_noise_of_a_row_of_
 
 
 def test_a_solver_gets_the_limits_that_it_knows():
-    assert limited(SAP(), max_seconds=2.0, tolerance=0.5) == SAP(max_seconds=2.0, tolerance=0.5)
-    assert limited(Cholesky(), max_seconds=2.0) == Cholesky()
+    assert with_limits(SAP(), max_seconds=2.0, tolerance=0.5) == SAP(max_seconds=2.0, tolerance=0.5)
+    assert with_limits(Cholesky(), max_seconds=2.0) == Cholesky()
     points = InducingCholesky(X[:2])
-    assert limited(points, max_seconds=2.0) is points
-    subset = limited(SubsetOfData(10, CG(rank=3)), tolerance=0.5)
+    assert with_limits(points, max_seconds=2.0) is points
+    subset = with_limits(SubsetOfData(10, CG(rank=3)), tolerance=0.5)
     assert (subset.rows, subset.solver.rank, subset.solver.tolerance) == (10, 3, 0.5)

@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from pathgp import PathGPRegressor, kernels, solvers, storage
 from pathgp.estimator import regressor as estimator
-from pathgp.estimator.standardize import ROWS, standardizing
+from pathgp.estimator.standardize import ROWS, fit_scaling
 from pathgp.solvers import SAP, SubsetOfData
 
 N, D = 80, 2
@@ -273,7 +273,7 @@ def test_a_mapped_matrix_is_scaled_in_chunks(tmp_path):
     rng = np.random.default_rng(1)
     A = rng.normal([1e4, 0], size=(ROWS + 100, 2))
     w = rng.integers(1, 4, size=len(A)).astype(float)
-    scaling = standardizing(A, w)
+    scaling = fit_scaling(A, w)
     copies = np.repeat(A, w.astype(int), axis=0)
     np.testing.assert_allclose(scaling.centre, copies.mean(axis=0), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(scaling.scale, copies.std(axis=0), rtol=1e-9)

@@ -12,7 +12,7 @@ from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
 from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, exact, fit_hyperparameters
 from pathgp.likelihood.exact import THREADED_ROWS, loss_and_gradient
-from pathgp.likelihood.parameters import parameters
+from pathgp.likelihood.parameters import to_parameters
 
 
 def drawn(N, lengthscale, noise, seed=0, mean=0.0):
@@ -31,7 +31,7 @@ def test_the_gradient_agrees_with_finite_differences(x64, kernel, uneven):
     X, y, _ = drawn(60, np.array([0.7, 1.5]), 0.1)
     noise = np.linspace(0.05, 0.3, 60) if uneven else 0.1
     kernel = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), kernel)
-    flat, unravel = ravel_pytree(parameters(GP(kernel, noise, mean=0.2)))
+    flat, unravel = ravel_pytree(to_parameters(GP(kernel, noise, mean=0.2)))
     X, y = jnp.asarray(X), jnp.asarray(y)
     _, gradient = loss_and_gradient(unravel(flat), X, y)
     got = np.asarray(ravel_pytree(gradient)[0])
@@ -45,7 +45,7 @@ def test_the_gradient_agrees_with_finite_differences(x64, kernel, uneven):
 
 def test_the_loss_is_the_density_of_a_normal(x64):
     X, y, K = drawn(50, np.array([0.7, 1.5]), 0.1)
-    p = parameters(GP(Matern32([0.7, 1.5]), 0.1, mean=0.3))
+    p = to_parameters(GP(Matern32([0.7, 1.5]), 0.1, mean=0.3))
     expected = -stats.multivariate_normal(np.full(50, 0.3), K + 0.1 * np.eye(50)).logpdf(y) / 50
     assert loss_and_gradient(p, jnp.asarray(X), jnp.asarray(y))[0] == pytest.approx(expected, rel=1e-6)
 
@@ -67,7 +67,7 @@ def test_the_best_of_several_starts_is_kept(key):
     gp, several = fit_hyperparameters(start, X, y, key=key, method=Exact(steps=5, restarts=3))
     assert len(several.loss) > len(one.loss)
     with jax.enable_x64(True):
-        p = jax.tree.map(lambda leaf: leaf.astype(float), parameters(gp))
+        p = jax.tree.map(lambda leaf: leaf.astype(float), to_parameters(gp))
         kept = loss_and_gradient(p, jnp.asarray(X, float), jnp.asarray(y, float))[0]
     assert float(kept) == pytest.approx(min(several.loss), abs=1e-4)
 

@@ -11,7 +11,7 @@ from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import NearestNeighbour, default_gp, fit_hyperparameters, nearest
 from pathgp.likelihood.exact import loss_and_gradient
 from pathgp.likelihood.nearest import Pool, batch_loss, draw_pool, nearest_earlier
-from pathgp.likelihood.parameters import parameters
+from pathgp.likelihood.parameters import to_parameters
 from tests.likelihood.test_exact import drawn
 
 
@@ -24,7 +24,7 @@ def every_row(points, m):
 def test_with_all_earlier_rows_it_is_the_exact_likelihood(x64, uneven):
     X, y, _ = drawn(70, np.array([0.7, 1.5]), 0.1)
     X, y = jnp.asarray(X), jnp.asarray(y)
-    p = parameters(GP(Matern32([0.6, 1.0], 1.2), np.linspace(0.05, 0.2, 70) if uneven else 0.1, mean=0.2))
+    p = to_parameters(GP(Matern32([0.6, 1.0], 1.2), np.linspace(0.05, 0.2, 70) if uneven else 0.1, mean=0.2))
     exact, exact_gradient = loss_and_gradient(p, X, y)
     loss, gradient = jax.jit(jax.value_and_grad(batch_loss))(p, X, y, every_row(X, 69))
     assert float(loss) == pytest.approx(exact, rel=1e-8)
@@ -43,7 +43,7 @@ def test_the_estimate_of_the_loss_is_near_the_exact_one(key):
 def test_batches_are_unbiased_for_the_whole_sum(x64):
     X, y, _ = drawn(64, np.array([0.7, 1.5]), 0.1)
     X, y = jnp.asarray(X), jnp.asarray(y)
-    p, m = parameters(GP(Matern32([0.6, 1.0], 1.2), 0.1)), 8
+    p, m = to_parameters(GP(Matern32([0.6, 1.0], 1.2), 0.1)), 8
     gradient = jax.jit(jax.grad(batch_loss))
     whole = gradient(p, X, y, every_row(X, m)).log_noise
     parts = [jnp.arange(i, 64, 4) for i in range(4)]  # a partition: its average must be the whole

@@ -8,7 +8,7 @@ from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import Exact, Pathwise, Prior, default_gp, fit_hyperparameters, pathwise
 from pathgp.likelihood.exact import loss_and_gradient
-from pathgp.likelihood.parameters import parameters
+from pathgp.likelihood.parameters import to_parameters
 from pathgp.likelihood.pathwise import gradient_per_row, quadratic_gradient
 from pathgp.posterior.problem import Problem
 from pathgp.solvers import SAP
@@ -47,7 +47,7 @@ def as_vector(p):
 def test_the_expected_gradient_is_that_of_the_likelihood(x64, uneven):
     X, y, _ = drawn(N, np.array([0.7, 1.5]), 0.1)
     gp = GP(Matern32([0.5, 1.0], 1.3), np.linspace(0.05, 0.4, N) if uneven else 0.2, mean=0.3)
-    p = parameters(gp)
+    p = to_parameters(gp)
     theta, shape = as_vector(p), np.broadcast_to(np.asarray(p.noise_shape), N)
     expected = slopes(lambda t: dense_loss(t, X, y, shape), theta)
     H = matrix(theta, X, shape)
@@ -106,7 +106,7 @@ def test_there_is_never_a_matrix_of_all_pairs():
     rows = 20_000
     gp = GP(Matern32(jnp.ones(9)), 0.1)
     X, y, W = jnp.zeros((rows, 9)), jnp.zeros(rows), jnp.zeros((rows, 9))
-    p, solver = parameters(gp), SAP(block_size=1024, factor_bytes=0)
+    p, solver = to_parameters(gp), SAP(block_size=1024, factor_bytes=0)
 
     def step(X, y, W):
         posed = Problem.of(p.gp(), X, y[:, None], 8, 200, jax.random.key(0))
@@ -131,7 +131,7 @@ def poor_start():
 def exact_loss(gp, X, y):
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), gp)
-        return loss_and_gradient(parameters(wide), jnp.asarray(X), jnp.asarray(y))[0]
+        return loss_and_gradient(to_parameters(wide), jnp.asarray(X), jnp.asarray(y))[0]
 
 
 def test_from_a_poor_start_it_ends_near_the_optimum(poor_start):

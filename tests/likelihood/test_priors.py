@@ -21,7 +21,7 @@ from pathgp.likelihood import (
     default_gp,
     fit_hyperparameters,
 )
-from pathgp.likelihood.parameters import parameters
+from pathgp.likelihood.parameters import to_parameters
 from tests.likelihood.test_exact import drawn
 from tests.likelihood.test_pathwise import dense_loss, slopes
 
@@ -123,7 +123,7 @@ def test_the_exact_result_is_the_mode_of_the_posterior(key, data):
         density += stats.norm(np.log(30.0), 0.2).logpdf(np.log(total_noise))
         return dense_loss(theta, X, y, np.ones(len(y))) - density / len(y)
 
-    p = parameters(gp)
+    p = to_parameters(gp)
     theta = np.concatenate(
         [np.ravel(x) for x in (p.log_kernel.lengthscale, p.log_kernel.variance, p.log_noise, p.mean)]
     )

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from pathgp.linalg import neighbours
-from pathgp.linalg.neighbours import Exhaustive, Tree, in_neighbourhoods, search, tree
+from pathgp.linalg.neighbours import Exhaustive, Tree, build_index, build_tree, neighbourhood_order
 
 
 def brute_force(points, queries, num):
@@ -28,7 +28,7 @@ def cloud(kind, rng):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "clustered", "repeated", "on a line"])
-@pytest.mark.parametrize("make", [Exhaustive, lambda points: tree(points, leaf=16)])
+@pytest.mark.parametrize("make", [Exhaustive, lambda points: build_tree(points, leaf=16)])
 def test_the_nearest_are_found_in_order_and_each_row_once(kind, make):
     rng = np.random.default_rng(0)
     points = cloud(kind, rng)
@@ -44,7 +44,7 @@ def test_the_nearest_are_found_in_order_and_each_row_once(kind, make):
 @pytest.mark.parametrize("num", [1, 33])
 def test_all_of_them_can_be_asked_for(num):
     points = jnp.asarray(np.random.default_rng(1).normal(size=(num, 2)))
-    for index in (Exhaustive(points), tree(points, leaf=4)):
+    for index in (Exhaustive(points), build_tree(points, leaf=4)):
         rows = np.asarray(index.nearest(jnp.zeros((2, 2)), num))
         assert np.array_equal(np.sort(rows, axis=1), np.broadcast_to(np.arange(num), (2, num)))
 
@@ -72,15 +72,15 @@ def test_points_in_several_tiles(monkeypatch):
 def test_a_tree_is_taken_for_many_points_unless_it_would_look_at_most_of_them(monkeypatch):
     monkeypatch.setattr(neighbours, "EXHAUSTIVE_ROWS", 1000)
     rng = np.random.default_rng(3)
-    assert isinstance(search(jnp.asarray(rng.normal(size=(1000, 2)))), Exhaustive)
-    assert isinstance(search(jnp.asarray(rng.normal(size=(60_000, 2)))), Tree)
-    assert isinstance(search(jnp.asarray(rng.normal(size=(60_000, 40)))), Exhaustive)
+    assert isinstance(build_index(jnp.asarray(rng.normal(size=(1000, 2)))), Exhaustive)
+    assert isinstance(build_index(jnp.asarray(rng.normal(size=(60_000, 2)))), Tree)
+    assert isinstance(build_index(jnp.asarray(rng.normal(size=(60_000, 40)))), Exhaustive)
 
 
 @pytest.mark.parametrize("N", [1, 7, 1000])
 def test_rows_in_neighbourhoods_are_all_rows_and_near_each_other(N):
     points = np.random.default_rng(0).normal(size=(N, 2)) * [1, 3]
-    order = np.asarray(in_neighbourhoods(jnp.asarray(points), leaf=20))
+    order = np.asarray(neighbourhood_order(jnp.asarray(points), leaf=20))
     np.testing.assert_array_equal(np.sort(order), np.arange(N))
     if N == 1000:  # 50 parts of 20: were they squares, each would have a fiftieth of the variance
         within = np.mean([points[part].var(axis=0).sum() for part in order.reshape(50, 20)])

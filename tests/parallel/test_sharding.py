@@ -275,7 +275,7 @@ def test_what_is_split_is_saved_when_it_is_gathered(tmp_path, key):
 
 def test_auto_chooses_the_same_where_rows_are_split():
     system = layouts.System(Matern32(0.3), jnp.linspace(0, 1, 5001)[:, None], jnp.asarray(0.1))
-    assert Auto().choose(system.split(jobs.mesh(1))) == Auto().choose(system)
+    assert Auto().choose(system.shard(jobs.mesh(1))) == Auto().choose(system)
 
 
 def test_the_estimator_splits_rows_over_devices_that_there_are():

@@ -10,7 +10,7 @@ import pytest
 from pathgp import GP, Local, condition
 from pathgp.kernels import RBF, Matern32, Tanimoto
 from pathgp.solvers import CG, SAP, SDD, SGD, AccuracyWarning, Cholesky, InducingCholesky, SubsetOfData
-from pathgp.solvers.error import slope
+from pathgp.solvers.error import estimate_slope
 
 CASES = {
     "CG, cut short": (CG(steps=6, rank=20), None),
@@ -95,7 +95,9 @@ def test_the_slope_is_that_of_the_error_which_deviations_hide(key):
     """Deviations are independent of the guess, and the error is four times the guess."""
     deviation_key, guess_key = jax.random.split(key)
     exact, guess = jax.random.normal(deviation_key, (40, 64)), 0.3 * jax.random.normal(guess_key, (40, 64))
-    assert 3.5 < float(slope(exact + 4 * guess, guess)) < 4.5
+    assert 3.5 < float(estimate_slope(exact + 4 * guess, guess)) < 4.5
     small = 1e-6 * guess
-    assert float(slope(exact + 4 * small, small)) == pytest.approx(1.5, abs=0.01)  # too small to tell: the prior
-    assert float(slope(jnp.zeros((3, 2)), jnp.zeros((3, 2)))) > 0
+    assert float(estimate_slope(exact + 4 * small, small)) == pytest.approx(
+        1.5, abs=0.01
+    )  # too small to tell: the prior
+    assert float(estimate_slope(jnp.zeros((3, 2)), jnp.zeros((3, 2)))) > 0

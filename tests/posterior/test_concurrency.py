@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pathgp import PathGPRegressor, kernels
-from pathgp.runs.atomic import replacing, write_atomically
+from pathgp.runs.atomic import atomic_path, write_atomically
 
 WRITERS, TIMES = 4, 25
 
@@ -91,9 +91,9 @@ def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
 
 def test_a_writer_that_begins_while_another_writes_does_not_touch_its_file(tmp_path):
     path = tmp_path / "model"
-    with replacing(path) as first:
+    with atomic_path(path) as first:
         first.write_bytes(b"first, half ")
-        with replacing(path) as second:
+        with atomic_path(path) as second:
             second.write_bytes(b"second")
         assert path.read_bytes() == b"second"
         with open(first, "ab") as file:

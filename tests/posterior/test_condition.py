@@ -8,7 +8,7 @@ import pytest
 
 from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32, Tanimoto
-from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, Every
+from pathgp.solvers import CG, SAP, SDD, SGD, Cholesky, Observer
 
 N, S = 200, 4096
 SOLVERS = {
@@ -163,7 +163,7 @@ def test_fingerprints(key):
 
 def test_observers_and_progress_reach_the_solver(capsys):
     seen = []
-    small(SAP(block_size=30, passes=3, tolerance=0.0), observe=Every(4, seen.append), progress=True)
+    small(SAP(block_size=30, passes=3, tolerance=0.0), observe=Observer(4, seen.append), progress=True)
     assert [s.step for s in seen] == [4, 8, 12]
     assert "SAP" in capsys.readouterr().err
 

@@ -204,7 +204,7 @@ def test_a_solver_that_settles_by_it_gets_it(posterior):
     )
     assert made.local == Local(30)
     assert made.finish is not None
-    assert Auto().counting_on(Local(30)).local == Local(30)
+    assert Auto().with_local(Local(30)).local == Local(30)
 
 
 def test_inducing_points_refuse_it(posterior):

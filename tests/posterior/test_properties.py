@@ -189,9 +189,9 @@ def test_200_inputs_are_learned_from():
 @example(65_536, 1, 1e6 + 0.1)
 def test_a_constant_column_keeps_its_unit_however_long_it_is(rows, columns, value):
     """The mean of equal numbers is another number, by rounding: the spread must not be the difference."""
-    from pathgp.estimator.standardize import standardizing
+    from pathgp.estimator.standardize import fit_scaling
 
-    centre, scale = standardizing(np.full((rows, columns), value), np.ones(rows))
+    centre, scale = fit_scaling(np.full((rows, columns), value), np.ones(rows))
     np.testing.assert_array_equal(scale, 1)
     np.testing.assert_array_equal(centre, value)
 
@@ -206,7 +206,7 @@ NEAR = FAR - [1e6, 0]
 )
 def test_what_single_precision_does_not_resolve_is_said(X, y, said):
     with pytest.warns(UserWarning, match=f"{said}.*in column 0, where the spacing of float32 is 0.1: "):
-        checks.columns(np.asarray(y), len(checks.inputs(X)))
+        checks.as_targets(np.asarray(y), len(checks.as_inputs(X)))
 
 
 def test_what_single_precision_resolves_is_not_warned_of():
@@ -218,4 +218,4 @@ def test_what_single_precision_resolves_is_not_warned_of():
         NEAR,
         np.arange(6).reshape(3, 2),
     ):
-        checks.columns(A[:, 0], len(checks.inputs(A)))
+        checks.as_targets(A[:, 0], len(checks.as_inputs(A)))

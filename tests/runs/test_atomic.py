@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pathgp.runs.atomic import DiskFullError, check_writable, locked, replacing, write_atomically
+from pathgp.runs.atomic import DiskFullError, atomic_path, check_writable, locked, write_atomically
 
 
 def test_a_file_is_replaced_whole_with_ordinary_permissions(tmp_path):
@@ -107,7 +107,7 @@ def test_a_lock_has_one_holder_at_a_time_and_may_be_deleted_by_it(tmp_path):
 
 def test_a_file_in_a_temporary_file_needs_no_other(tmp_path):
     path = tmp_path / "model"
-    with replacing(path) as beside:
+    with atomic_path(path) as beside:
         write_atomically(beside, b"whole")
         assert names(tmp_path) == {beside.name}
         assert not path.exists()

@@ -19,7 +19,7 @@ from pathgp.likelihood import Exact, NearestNeighbour, Neighbourhoods, Pathwise,
 from pathgp.parallel import jobs
 from pathgp.runs import checkpoint
 from pathgp.runs.checkpoint import CheckpointWarning, digest
-from pathgp.solvers import CG, SAP, SDD, SGD, SVGP, Auto, Every, InducingCG, InducingSGD, SubsetOfData
+from pathgp.solvers import CG, SAP, SDD, SGD, SVGP, Auto, InducingCG, InducingSGD, Observer, SubsetOfData
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-2, 2, size=(203, 2)).astype(np.float32)
@@ -55,7 +55,7 @@ def stopping_at(step, seen=None, error=KeyboardInterrupt):
         if snapshot.step == step:
             raise error
 
-    return Every(1, look)
+    return Observer(1, look)
 
 
 def numbers(posterior):
@@ -107,7 +107,7 @@ def test_a_solve_that_is_stopped_again_and_again_ends_at_the_same_bits(name, kep
 def test_between_two_writes_nothing_is_written_and_the_last_state_is_at_the_end(tmp_path):
     kept = Checkpoint(tmp_path / "run", every_seconds=3600)
     seen = []
-    look = Every(1, lambda snapshot: seen.extend(files(kept.directory)))
+    look = Observer(1, lambda snapshot: seen.extend(files(kept.directory)))
     with pytest.raises(ZeroDivisionError):
         solve(checkpoint=kept, observe=stopping_at(7, error=ZeroDivisionError))
     assert stored(kept, "steps") == 6
@@ -305,7 +305,7 @@ def test_what_a_killed_run_was_writing_is_cleared_away(kept):
 HOLDER = """
 import sys
 from pathgp import Checkpoint
-with Checkpoint(sys.argv[1]).held():
+with Checkpoint(sys.argv[1]).reserve():
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -316,16 +316,16 @@ def test_a_directory_has_one_holder_until_that_ends_or_is_killed(kept):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(BlockingIOError, match=re.escape(str(kept.directory))), kept.held():
+        with pytest.raises(BlockingIOError, match=re.escape(str(kept.directory))), kept.reserve():
             pass
         process.kill()
     assert kept.directory.exists()
-    with kept.held():
+    with kept.reserve():
         (kept.directory / "solve.checkpoint").touch()
     assert files(kept.directory) == ["solve.checkpoint"]
-    with kept.held():
+    with kept.reserve():
         kept.clear()
-        with pytest.raises(BlockingIOError), kept.held():
+        with pytest.raises(BlockingIOError), kept.reserve():
             pass
     assert not kept.directory.exists()
 
@@ -358,7 +358,7 @@ def test_more_samples_and_more_data_go_on_from_a_checkpoint(kind, kept, monkeypa
             X[:50] + 0.01, y[:50], key=jax.random.key(seed), **settings
         ),
     }[kind]
-    undisturbed, keep, times = given(), checkpoint.Slot.keep, []
+    undisturbed, keep, times = given(), checkpoint.Slot.save, []
 
     def keep_then_stop(slot, state, **values):
         keep(slot, state, **values)

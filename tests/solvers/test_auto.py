@@ -79,6 +79,6 @@ def test_projections_stop_early_where_the_error_will_stay_too_large(key):
 @pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
 def test_a_mean_that_is_exact_from_the_start_is_not_extrapolated(key):
     system, targets = problem(N=300, columns=2)
-    targets = targets.each(lambda columns: columns * jnp.array([0.0, 1.0]))
+    targets = targets.map_columns(lambda columns: columns * jnp.array([0.0, 1.0]))
     solver = SAP(passes=10, block_size=32, error=1e-9, tolerance=1e-9, may_give_up=True)
     assert not np.any(np.isnan(solver.solve(system, targets, key=key).weights))

@@ -48,7 +48,7 @@ def test_the_preconditioner_is_the_inverse_of_the_factor_and_the_noise(uneven, k
     L, _ = factor(system, RANK)
     L, noise = np.asarray(L, dtype=np.float64), np.asarray(system.noise_diagonal, dtype=np.float64)
     expected = np.linalg.solve(L @ L.T + np.diag(noise), np.asarray(targets.total, dtype=np.float64))
-    apply = CG(rank=RANK).prepared(system, targets, key)
+    apply = CG(rank=RANK).make_plan(system, targets, key)
     np.testing.assert_allclose(apply(targets.total), expected, atol=1e-3 * np.abs(expected).max())
 
 

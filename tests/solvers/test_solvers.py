@@ -22,11 +22,11 @@ from pathgp.solvers import (
     Cholesky,
     ConvergenceWarning,
     DivergenceError,
-    Every,
     InducingCG,
     InducingSGD,
     Info,
     Iterative,
+    Observer,
     Run,
 )
 from pathgp.solvers.base import warn_unless_converged
@@ -211,7 +211,7 @@ def test_observers_see_the_run_and_do_not_change_it(name, key):
     system, targets = problem(N=400)
     seen = []
     plain = SHORT[name].solve(system, targets, key=key)
-    watched = SHORT[name].solve(system, targets, key=key, run=Run(Every(2, seen.append), progress=True))
+    watched = SHORT[name].solve(system, targets, key=key, run=Run(Observer(2, seen.append), progress=True))
     assert bool(jnp.all(plain.weights == watched.weights))
     assert [s.step for s in seen] == list(range(2, plain.info.steps + 1, 2))
     assert all(a.seconds <= b.seconds for a, b in itertools.pairwise(seen))
@@ -227,7 +227,7 @@ def test_columns_that_stop_at_different_passes_do_not_depend_on_who_looks_on(key
     solver = SAP(block_size=16, error=0.03, tolerance=1.0)
     alone, watched = (
         condition(gp, X, np.sin(4 * X[:, 0]), solver=solver, num_samples=8, key=key, observe=observe)
-        for observe in (None, Every(1, lambda snapshot: None))
+        for observe in (None, Observer(1, lambda snapshot: None))
     )
     np.testing.assert_array_equal(alone.solution.weights, watched.solution.weights)
     assert alone.info.steps == watched.info.steps
@@ -289,7 +289,7 @@ def test_one_compilation_serves_every_solve_of_a_shape(name, key):
     other = eqx.tree_at(
         lambda s: (s.noise, s.kernel.lengthscale), system, (2 * system.noise, 0.7 * system.kernel.lengthscale)
     )
-    SHORT[name].solve(other, targets, key=jax.random.key(7), run=Run(Every(3, lambda s: None)))
+    SHORT[name].solve(other, targets, key=jax.random.key(7), run=Run(Observer(3, lambda s: None)))
     assert compiled == [f._cached._cache_size() for f in (loop._prepare, loop._start, loop._advance, loop._look)]
 
 
@@ -325,7 +325,7 @@ def test_cholesky_refuses_what_is_not_positive_definite():
         (lambda: SAP(block_size=0), "SAP.block_size must be at least 1"),
         (lambda: SAP(averaging=-1.0), "SAP.averaging must be at least 0"),
         (lambda: CG(rank=-1), "CG.rank must be at least 0"),
-        (lambda: Every(0, print), "Every.steps must be at least 1"),
+        (lambda: Observer(0, print), "Observer.steps must be at least 1"),
     ],
 )
 def test_bad_settings(make, sentence):

@@ -37,7 +37,7 @@ def test_a_subset_of_a_subset_is_some_rows_of_the_data_with_their_own_weights(ke
     rows = np.asarray(solution.rows)
     assert len(set(rows)) == 30
     np.testing.assert_array_equal(solution.points, system.X[rows])
-    alone = System(system.kernel, system.X[rows], system.noise), targets.each(lambda columns: columns[rows])
+    alone = System(system.kernel, system.X[rows], system.noise), targets.map_columns(lambda columns: columns[rows])
     K, truth = exact(*alone)
     assert prediction_error(K, solution.weights, truth).max() < 1e-4
 

@@ -9,7 +9,7 @@ import pytest
 from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import collapsed_bound
-from pathgp.solvers import SGPR, SVGP, Cholesky, DivergenceError, Every, InducingCholesky
+from pathgp.solvers import SGPR, SVGP, Cholesky, DivergenceError, InducingCholesky, Observer
 from pathgp.system.system import Targets
 from tests.support.problems import problem
 
@@ -131,7 +131,7 @@ def test_minibatches_come_near_too_and_observers_look_on(fitted):
     seen = []
     solver = SVGP(z, steps=1500, batch_size=50, learning_rate=0.03, tolerance=10.0)
     posterior = condition(
-        GAUSSIAN, X, y, solver=solver, num_samples=2, key=jax.random.key(1), observe=Every(500, seen.append)
+        GAUSSIAN, X, y, solver=solver, num_samples=2, key=jax.random.key(1), observe=Observer(500, seen.append)
     )
     np.testing.assert_allclose(posterior.mean(x), fitted.mean(x), atol=0.15)
     assert [s.step for s in seen] == [500, 1000, 1500]

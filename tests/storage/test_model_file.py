@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from pathgp import GP, Local, PathGPRegressor, condition, kernels, solvers, storage
 from pathgp.likelihood import Trace
-from pathgp.linalg.neighbours import tree
+from pathgp.linalg.neighbours import build_tree
 from pathgp.storage import model_file
 from pathgp.system.system import System
 from pathgp.thompson import ThompsonSampler
@@ -160,7 +160,7 @@ def test_values_of_every_kind_come_back(name, tmp_path):
 
 def test_a_tree_is_saved_by_its_rows_alone(tmp_path):
     system = System(kernels.Matern32([0.5, 2.0]), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
-    projection = Local(8).projection(system, search=lambda points: tree(points, leaf=16))
+    projection = Local(8).projection(system, search=lambda points: build_tree(points, leaf=16))
     assert projection.index.rows.size > 150  # there is padding to be told from rows
     storage.save(tmp_path / "tree", projection)
     same(projection, storage.load(tmp_path / "tree"))
@@ -169,7 +169,7 @@ def test_a_tree_is_saved_by_its_rows_alone(tmp_path):
 
 def test_a_kept_matrix_is_left_out(tmp_path):
     system = System(kernels.RBF(), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
-    storage.save(tmp_path / "system", system.kept(10**9))
+    storage.save(tmp_path / "system", system.with_stored_kernel(10**9))
     same(system, storage.load(tmp_path / "system"))
     assert (tmp_path / "system").stat().st_size < 150 * 150 * 4
 
@@ -335,7 +335,7 @@ def test_parts_that_do_not_fit_each_other_are_refused_by_name(name, posterior, p
 @pytest.mark.parametrize("row", [0, 150, -7])
 def test_a_tree_without_each_row_once_is_refused(row, tmp_path):
     system = System(kernels.Matern32([0.5, 2.0]), jnp.asarray(X, jnp.result_type(float)), jnp.array(0.1))
-    projection = Local(8).projection(system, search=lambda points: tree(points, leaf=16))
+    projection = Local(8).projection(system, search=lambda points: build_tree(points, leaf=16))
     leaf, place = np.argwhere(np.asarray(projection.index.leaves) == 3)[0]
     forged = eqx.tree_at(lambda p: p.index.rows, projection, projection.index.rows.at[leaf, place].set(row))
     storage.save(tmp_path / "tree", forged)

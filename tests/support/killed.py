@@ -10,7 +10,7 @@ import numpy as np
 from pathgp import GP, Checkpoint, condition
 from pathgp.kernels import Matern32
 from pathgp.likelihood import NearestNeighbour, descent, fit_hyperparameters
-from pathgp.solvers import SDD, Every
+from pathgp.solvers import SDD, Observer
 from pathgp.thompson import Search, ThompsonSampler
 
 rng = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def progress(pause):
 
 
 def solve(folder, pause):
-    look = Every(10, lambda _: progress(pause))
+    look = Observer(10, lambda _: progress(pause))
     kept = Checkpoint(folder, every_seconds=0)
     solver = SDD(steps=STEPS, batch_size=32, tolerance=0.0)
     posterior = condition(

@@ -40,10 +40,10 @@ from pathgp.solvers import (
     SGPR,
     SVGP,
     Cholesky,
-    Every,
     InducingCG,
     InducingCholesky,
     InducingSGD,
+    Observer,
     SubsetOfData,
 )
 from pathgp.system.system import System, Targets
@@ -114,8 +114,8 @@ def posteriors(mesh):
 
 
 def system_and_targets(mesh):
-    system = System(Matern32(0.7), jnp.asarray(X, float), jnp.asarray(NOISE, float), (32, 64)).split(mesh)
-    return system, Targets(jnp.asarray(V, float), jnp.asarray(2 * V, float)).each(system.placed)
+    system = System(Matern32(0.7), jnp.asarray(X, float), jnp.asarray(NOISE, float), (32, 64)).shard(mesh)
+    return system, Targets(jnp.asarray(V, float), jnp.asarray(2 * V, float)).map_columns(system.shard_rows)
 
 
 def products(mesh):
@@ -137,7 +137,7 @@ def products(mesh):
         }
 
     values = compute(system, targets)
-    whole = {name: system.collected(values[name]) for name in ("whole", "columns")}
+    whole = {name: system.gather_rows(values[name]) for name in ("whole", "columns")}
     return {name: np.asarray(value).tolist() for name, value in {**values, **whole}.items()}
 
 
@@ -189,12 +189,12 @@ def resumed(mesh, others, folder, name="SAP"):
     results = {"alone": solve(None), "undisturbed": solve(mesh), "resumed": [], "from": []}
     stopped = Checkpoint(folder / "stopped", every_seconds=0)
     with contextlib.suppress(KeyboardInterrupt):
-        solve(mesh, checkpoint=stopped, observe=Every(1, look))
+        solve(mesh, checkpoint=stopped, observe=Observer(1, look))
     for i, other in enumerate([mesh, *others]):
         if jax.process_index() == 0:
             shutil.copytree(stopped.directory, folder / str(i))
-        jobs.meet()
-        solved = solve(other, checkpoint=Checkpoint(folder / str(i)), observe=Every(1, look))
+        jobs.barrier()
+        solved = solve(other, checkpoint=Checkpoint(folder / str(i)), observe=Observer(1, look))
         results["resumed"].append(solved)
         results["from"].append(seen[STOP])
         del seen[STOP:]
@@ -222,9 +222,9 @@ def steps(mesh, names):
         solver = SOLVERS[name]()
         if name.startswith("Inducing"):  # which know no prior functions here: columns that ask for a mean
             targets = Targets(targets.signal, jnp.zeros_like(targets.noise))
-        plan = solver.prepared(system, targets, key())
-        state = system.constrained(eqx.filter_jit(solver.start)(plan, system, targets, key(), None))
-        step = lambda *arguments, solver=solver: arguments[1].constrained(solver.step(*arguments))
+        plan = solver.make_plan(system, targets, key())
+        state = system.constrain_sharding(eqx.filter_jit(solver.start)(plan, system, targets, key(), None))
+        step = lambda *arguments, solver=solver: arguments[1].constrain_sharding(solver.step(*arguments))
         found[name] = communication(step, plan, system, targets, state)
     found["product"] = communication(lambda system, W: system @ W, system, targets.signal)
     return found
@@ -236,7 +236,7 @@ def weights(name, mesh):
     posed = dataclasses.replace(posed, system=dataclasses.replace(posed.system, tile=(32, 64))).shard(mesh)
     system, targets, solve_key = posed.system, posed.targets, posed.key
     solution = SOLVERS[name]().solve(system, targets, key=solve_key)
-    found = solution.weights if solution.weights.shape[0] < N else system.collected(solution.weights)
+    found = solution.weights if solution.weights.shape[0] < N else system.gather_rows(solution.weights)
     return np.asarray(found).tolist()
 
 
@@ -282,7 +282,7 @@ def one_of_several(names, process_id, num_processes, coordinator):
 def kept(mesh, folder, look, every_seconds=0):
     """A solve with a checkpoint, of which nothing but the last step is ever lost, and a look at every step."""
     settings = {"solver": SOLVERS["SAP"](), "num_samples": S - 1, "num_features": 100, "key": key(), "mesh": mesh}
-    checkpoint, observe = Checkpoint(folder, every_seconds), Every(1, look)
+    checkpoint, observe = Checkpoint(folder, every_seconds), Observer(1, look)
     return condition(GP(Matern32(0.7), NOISE), X, y, checkpoint=checkpoint, observe=observe, **settings)
 
 
@@ -300,7 +300,7 @@ def lose(mesh, process_id, lost="1", doing="solves"):
     if doing == "stops":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         kept(mesh, pathlib.Path(os.environ["SHARED_FOLDER"]) / "stopped", ask, every_seconds=1e9)
-    with jobs.together():
+    with jobs.report_lost_process():
         if doing == "solves":
             kept(mesh, pathlib.Path(os.environ["SHARED_FOLDER"]) / "lost", vanish)
         vanish()

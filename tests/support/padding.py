@@ -19,4 +19,4 @@ def with_padding(posterior, rows):
     padded = dataclasses.replace(
         solution, points=system.X, weights=zero(solution.weights), residual=zero(solution.residual)
     )
-    return dataclasses.replace(posterior, system=system, targets=posterior.targets.each(zero), solution=padded)
+    return dataclasses.replace(posterior, system=system, targets=posterior.targets.map_columns(zero), solution=padded)

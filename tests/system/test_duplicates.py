@@ -8,7 +8,7 @@ import pytest
 from pathgp import GP, condition
 from pathgp.kernels import Matern32
 from pathgp.solvers import SAP, Cholesky
-from pathgp.system.duplicates import places
+from pathgp.system.duplicates import find_duplicates
 
 QUERIES = np.linspace(-0.2, 1.2, 40)[:, None]
 KERNEL = Matern32(0.2)
@@ -37,12 +37,12 @@ def exact(X, y, noise):
 
 def test_places_are_numbered_as_they_occur():
     X = jnp.array([[2.0, 1.0], [0.0, 5.0], [2.0, 1.0], [2.0, 3.0], [0.0, 5.0], [-0.0, 5.0]])
-    found = places(X)
+    found = find_duplicates(X)
     assert found is not None
     assert found.number == 3
     assert found.of_row.tolist() == [0, 1, 0, 2, 1, 1]
     assert found.sums(jnp.arange(6.0)[:, None])[:, 0].tolist() == [2, 10, 3]
-    assert places(jnp.array([[1.0, 2.0], [2.0, 1.0]])) is None
+    assert find_duplicates(jnp.array([[1.0, 2.0], [2.0, 1.0]])) is None
 
 
 @pytest.mark.parametrize("uneven", [True, False])

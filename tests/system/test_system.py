@@ -66,7 +66,7 @@ def test_norms_of_empty_columns_are_safe_to_divide_by():
 def test_keeping_the_matrix_changes_no_result(solver, caplog):
     system, targets = problem(N=300)
     with caplog.at_level(logging.INFO, logger="pathgp"):
-        kept = system.kept(300**2 * 8)
+        kept = system.with_stored_kernel(300**2 * 8)
     assert kept.K is not None
     assert "System keeps K" in caplog.text
     key = jax.random.key(0)
@@ -76,5 +76,5 @@ def test_keeping_the_matrix_changes_no_result(solver, caplog):
 
 def test_a_matrix_that_does_not_fit_is_not_kept():
     system, _ = problem(N=300)
-    assert system.kept(300**2 * 4 - 1).K is None
-    assert system.kept(0).K is None
+    assert system.with_stored_kernel(300**2 * 4 - 1).K is None
+    assert system.with_stored_kernel(0).K is None

@@ -16,7 +16,7 @@ from pathgp import GP, Local, condition, storage
 from pathgp.kernels import Matern32
 from pathgp.solvers import SAP, SDD, SGPR, ConvergenceWarning
 from pathgp.thompson import Categorical, Integer, Real, Search, ThompsonSampler, loop
-from pathgp.thompson.loop import Model, State, mixed, observe, propose
+from pathgp.thompson.loop import Model, State, observe, propose, rotate_samples
 
 QUICK = Search(rounds=2, candidates=512, steps=20)
 KNOWN = GP(Matern32(0.5), noise=1e-4)
@@ -195,7 +195,7 @@ def test_sizes_are_few_and_only_for_exact_solvers():
 @pytest.fixture
 def kept(monkeypatch):
     """An optimisation that keeps its posterior, as large ones do, and has been told more since."""
-    monkeypatch.setattr(loop, "KEPT_ROWS", 10)
+    monkeypatch.setattr(loop, "RECOMPUTE_MAX_ROWS", 10)
     s = sampler(batch_size=8)
     for _ in range(3):
         X = s.ask()
@@ -227,7 +227,7 @@ def test_a_kept_posterior_is_given_every_row_once(kept):
 def test_mixed_samples_are_others_with_the_same_covariance(key):
     X = jax.random.uniform(key, (30, 2))
     posterior = condition(KNOWN, X, jnp.sin(5 * X[:, 0]), key=key, num_samples=12)
-    other = mixed(posterior, jax.random.key(9))
+    other = rotate_samples(posterior, jax.random.key(9))
     x = jax.random.uniform(jax.random.key(8), (25, 2))
     before, after = np.asarray(posterior.deviations(x)), np.asarray(other.deviations(x))
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)
@@ -245,7 +245,7 @@ def test_mixed_samples_take_all_that_belongs_to_them_along(solver, key):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         posterior = condition(KNOWN, X, jnp.sin(5 * X[:, 0]), key=key, num_samples=12, solver=solver, local=local)
-    other = mixed(posterior, jax.random.key(9))
+    other = rotate_samples(posterior, jax.random.key(9))
     x = jax.random.uniform(jax.random.key(8), (25, 2))
     before, after = np.asarray(posterior.deviations(x)), np.asarray(other.deviations(x))
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=2e-3)

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64
 
 from pathgp.kernels import Kernel
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 
 
 def rmse(mean: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
@@ -95,7 +95,7 @@ def rkhs_error(
     # memory.
     difference, squares = _difference(weights, exact), 0.0
     for i in range(0, points.shape[0], ROWS):
-        rows = wide(kernel, points[i : i + ROWS], points) @ difference
+        rows = kernel_float64(kernel, points[i : i + ROWS], points) @ difference
         squares = squares + np.sum(rows * difference[i : i + ROWS], axis=0)
     return np.asarray(np.sqrt(np.maximum(squares, 0)))
 

@@ -20,7 +20,7 @@ from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.posterior.posterior import Posterior
 from pathgp.solvers.inducing import points as inducing
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 from pathgp.system.system import System
 
 ROWS = 4096
@@ -58,7 +58,7 @@ class Basis(eqx.Module):
 
         In float32 its error is about 1e-7 √(λ₁/λ_i): use `values` for small eigenvalues.
         """
-        return Function(Canonical(self.kernel, self.points), checks.floats(self.coefficients[:, index]))
+        return Function(Canonical(self.kernel, self.points), checks.as_floats(self.coefficients[:, index]))
 
     def values(self, x: Shaped[ArrayLike, "..."]) -> Float64[np.ndarray, "n r"]:
         """Return u⁽ⁱ⁾(x) in float64, one column per i.
@@ -68,10 +68,10 @@ class Basis(eqx.Module):
         x
             Points, one per row. Raises `ValueError` if their number of inputs is not that of the basis.
         """
-        x = checks.inputs(x, "x")
+        x = checks.as_inputs(x, "x")
         if x.shape[1] != self.points.shape[1]:
             raise ValueError(f"x has {x.shape[1]} inputs, but the basis takes {self.points.shape[1]}.")
-        tiles = (wide(self.kernel, x[i : i + ROWS], self.points) for i in range(0, x.shape[0], ROWS))
+        tiles = (kernel_float64(self.kernel, x[i : i + ROWS], self.points) for i in range(0, x.shape[0], ROWS))
         return np.concatenate([tile @ self.coefficients for tile in tiles])
 
 
@@ -172,8 +172,8 @@ def spectral_basis(kernel: Kernel, X: Shaped[ArrayLike, "..."]) -> SpectralBasis
     X
         The N rows of the data.
     """
-    X = checks.inputs(X)
-    eigenvalues, U = _eigen(wide(kernel, X, X))
+    X = checks.as_inputs(X)
+    eigenvalues, U = _eigen(kernel_float64(kernel, X, X))
     return SpectralBasis(kernel, X, eigenvalues, U / np.sqrt(eigenvalues))
 
 
@@ -187,14 +187,14 @@ def nystrom_basis(system: System, points: Shaped[ArrayLike, "..."]) -> NystromBa
     points
         The M points z.
     """
-    z, system = checks.inputs(points, "points"), system.gathered()
-    s, P = _eigen(wide(system.kernel, z, z))
+    z, system = checks.as_inputs(points, "points"), system.gathered()
+    s, P = _eigen(kernel_float64(system.kernel, z, z))
     orthonormal = P / np.sqrt(s)
     gram = np.zeros((len(s), len(s)))
     for i in range(0, system.size, ROWS):
         # Weights are relative to the mean noise, so that equal noise leaves the eigenvalues as they are.
         precision = system.mean_noise / system.noise_diagonal[i : i + ROWS]
-        rows = wide(system.kernel, system.X[i : i + ROWS], z) @ orthonormal
+        rows = kernel_float64(system.kernel, system.X[i : i + ROWS], z) @ orthonormal
         rows *= np.sqrt(np.asarray(precision, dtype=np.float64))[:, None]
         gram += rows.T @ rows
     eigenvalues, V = _eigen(gram)
@@ -254,8 +254,8 @@ class DescentBound(eqx.Module):
                 f"learning_rate must be between 0 and σ²/λ₁(λ₁ + σ²) = {largest:.3g}, but it is {self.learning_rate}: "
                 "the bounds hold for such rates alone."
             )
-        checks.at_least(self.steps, 1, "steps")
-        checks.at_least(self.gradient_noise, 0, "gradient_noise")
+        checks.require_at_least(self.steps, 1, "steps")
+        checks.require_at_least(self.gradient_noise, 0, "gradient_noise")
         if not 0 < self.delta < 1:
             raise ValueError(f"delta must be between 0 and 1, but it is {self.delta}.")
 
@@ -324,7 +324,7 @@ def basis_of(posterior: Posterior, num_points: int = 2000) -> Basis:
     """
     posterior = posterior.gathered()  # on one device, without padding rows
     system = posterior.system
-    checks.at_least(num_points, 2, "num_points")
+    checks.require_at_least(num_points, 2, "num_points")
     if system.size <= num_points:
         return nystrom_basis(system, system.X) if system.noise.ndim else spectral_basis(system.kernel, system.X)
     random_key, greedy_key = jax.random.split(jax.random.fold_in(posterior.key, REGIONS))
@@ -370,7 +370,7 @@ def regions(
     posterior = posterior.gathered()
     basis = basis_of(posterior) if basis is None else basis
     smallest = float(posterior.system.mean_noise) if smallest is None else smallest
-    x = checks.inputs(x, "x")
+    x = checks.as_inputs(x, "x")
     shares = basis.values(x) ** 2 / np.asarray(posterior.gp.kernel.diag(x), dtype=np.float64)[:, None]
     top = basis.eigenvalues >= smallest
     # Rounding can take the sum of the shares above 1.

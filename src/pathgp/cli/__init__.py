@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
-from pathgp.cli.common import Stopped, data_dir, one_line, say
+from pathgp.cli.common import Interrupted, data_dir, one_line, print_message
 
 COMMANDS = {
     "demo": "run an example on generated data: fit, predict and plot",
@@ -59,19 +59,19 @@ def _run(words: Sequence[str]) -> int:
         package = str(error.name).split(".")[0]
         if package not in EXTRAS:
             raise
-        say(f"{package} is not installed: pip install {package}.")
+        print_message(f"{package} is not installed: pip install {package}.")
     except ConnectionError as error:  # at exit JAX would wait for the processes that are gone
-        say(one_line(error))
+        print_message(one_line(error))
         os._exit(2)
     except (ValueError, OSError, ArithmeticError) as error:
-        say(one_line(error))
+        print_message(one_line(error))
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):  # JAX has no class for it
             raise
-        say("not enough memory: reduce the number of samples, rows or columns.")
+        print_message("not enough memory: reduce the number of samples, rows or columns.")
     except KeyboardInterrupt as stop:
-        kept = str(stop) if isinstance(stop, Stopped) else "nothing was written; existing files are unchanged."
-        say(f"stopped: {kept}")
+        kept = str(stop) if isinstance(stop, Interrupted) else "nothing was written; existing files are unchanged."
+        print_message(f"stopped: {kept}")
         return 130
     return 2
 
@@ -108,7 +108,7 @@ def _parsers(words: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Ar
 @contextmanager
 def _warnings_as_sentences() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: say(one_line(message))
+        warnings.showwarning = lambda message, *_, **__: print_message(one_line(message))
         yield
 
 

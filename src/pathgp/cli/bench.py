@@ -9,7 +9,7 @@ import sys
 from datetime import date
 from typing import Any
 
-from pathgp._checks import at_least
+from pathgp._checks import require_at_least
 from pathgp.cli.common import add_data_dir, check_out, check_picture
 from pathgp.runs.atomic import write_atomically
 from pathgp_paper import datasets
@@ -72,7 +72,7 @@ def add_to(commands: Any) -> None:
 def bench_kernel(arguments: argparse.Namespace) -> None:
     """Time the kernel product, and print and store the table."""
     _check_outs(arguments)
-    at_least(arguments.inputs, 1, "--inputs")
+    require_at_least(arguments.inputs, 1, "--inputs")
     rows = product.run(inputs=arguments.inputs)
     print(product.table(rows))
     store(arguments.out, {"benchmark": "kernel", "inputs": arguments.inputs, "rows": [row._asdict() for row in rows]})
@@ -83,7 +83,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
     # Errors in the input are raised before any work.
     a = arguments
     _check_outs(a)
-    at_least(a.timeout, 0, "--timeout")
+    require_at_least(a.timeout, 0, "--timeout")
     data, _ = contest.problem(a.dataset, a.n, a.split, a.noise, a.hyperparameters, a.test_rows)
     names = arguments.only or list(contest.CONTESTANTS)
     results = []
@@ -107,7 +107,7 @@ def bench_solve(arguments: argparse.Namespace) -> None:
 def bench_predict(arguments: argparse.Namespace) -> None:
     """Time the predictions of a posterior, and print and store the table."""
     _check_outs(arguments)
-    at_least(arguments.points, 1, "--points")
+    require_at_least(arguments.points, 1, "--points")
     data, gp = contest.problem(arguments.dataset, arguments.n, 0)
     posterior, rows = throughput.run(data, gp, arguments.points)
     memory = contest.peak_gigabytes()
@@ -124,7 +124,7 @@ def bench_learn(arguments: argparse.Namespace) -> None:
     a = arguments
     _check_outs(a)
     for option, number in (("--n", a.n), ("--test-rows", a.test_rows)):
-        at_least(1 if number is None else number, 1, option)
+        require_at_least(1 if number is None else number, 1, option)
     data = datasets.synthetic(a.n or 10_000) if a.dataset == "synthetic" else datasets.load(a.dataset)
     data = data._replace(X=data.X[: a.n], y=data.y[: a.n])
     data = data._replace(X_test=data.X_test[: a.test_rows], y_test=data.y_test[: a.test_rows])

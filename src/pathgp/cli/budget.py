@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from threadpoolctl import threadpool_limits
 
-from pathgp.estimator.registry import SOLVERS, named
-from pathgp.estimator.regressor import EXACT_ROWS
+from pathgp.estimator.registry import SOLVERS, look_up
+from pathgp.estimator.regressor import EXACT_LIKELIHOOD_ROWS
 from pathgp.kernels import Matern32
 from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS, REFRESH, NearestNeighbour
 from pathgp.linalg.neighbours import Exhaustive
@@ -206,7 +206,7 @@ def table_bytes(rows: int, inputs: int) -> float:
 
 def work_of(solver: str, N: int, c: int, points: int | None = None) -> Work:
     """Return the work of the solver of this name for N rows and c columns."""
-    named(SOLVERS, solver, "solver")
+    look_up(SOLVERS, solver, "solver")
     if solver == "auto":
         return _auto(N, c)
     return WORKS[solver](N, c) if solver != "inducing" else _inducing(N, c, SOLVERS["inducing"](points).number(N))
@@ -335,7 +335,7 @@ def learning_seconds(N: int, rates: Rates) -> float:
     distances in all. Below, every step searches among all rows. The exact likelihood of few rows is factorised about 60
     times.
     """
-    if N <= EXACT_ROWS:
+    if N <= EXACT_LIKELIHOOD_ROWS:
         return rates.flop * 60 * 3 * N**3
     method = NearestNeighbour()
     searched = method.steps * method.batch_size * N
@@ -364,7 +364,7 @@ def judging_seconds(judged: int, N: int, rates: Rates) -> float:
 
 def compiled_bytes(N: int) -> float:
     """Return the memory of Python, JAX and compiled programs."""
-    return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_ROWS else 0) + levels(N) * LEVEL_BYTES
+    return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_LIKELIHOOD_ROWS else 0) + levels(N) * LEVEL_BYTES
 
 
 def learning_bytes(N: int) -> float:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Stopped(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with a message about the files that were kept."""
 
 
@@ -58,7 +58,7 @@ def data_dir(folder: pathlib.Path | None) -> Iterator[None]:
             os.environ.update({} if before is None else {"PATHGP_DATA": before})
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     """Print a line on stderr."""
     print(f"pathgp: {sentence}", file=sys.stderr, flush=True)
 
@@ -69,7 +69,7 @@ def say_dialect(path: pathlib.Path) -> None:
 
     if ".csv" in path.name.lower() and path.is_file() and (found := dialect(path)).separator != ",":
         between = {";": "semicolons", "\t": "tabs"}[found.separator]
-        say(f"{path}: columns are separated by {between}, and the decimal point is {found.point!r}.")
+        print_message(f"{path}: columns are separated by {between}, and the decimal point is {found.point!r}.")
 
 
 def one_line(message: object, most: int = 2000) -> str:

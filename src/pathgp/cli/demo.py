@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import Stopped, add_command, check_out
+from pathgp.cli.common import Interrupted, add_command, check_out
 
 ROWS, NEW_ROWS = 800, 400
 
@@ -57,8 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"\n$ pathgp {command}", flush=True)
             call([*shlex.split(command), *(["--force"] if arguments.force else [])])
     except KeyboardInterrupt as stop:
-        told = f"{stop} " if isinstance(stop, Stopped) else ""
-        raise Stopped(f"{told}{folder} has the files written so far; to start again, add --force.") from None
+        told = f"{stop} " if isinstance(stop, Interrupted) else ""
+        raise Interrupted(f"{told}{folder} has the files written so far; to start again, add --force.") from None
     print(f"\n{folder} has the tables, the model, the predictions and four plots. Next, try:")
     print(f"  pathgp info {quoted(model)}")
     print(f"  pathgp evaluate {quoted(model)} {quoted(new)}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from pathgp._checks import at_least
+from pathgp._checks import require_at_least
 from pathgp.cli.budget import Estimate, Rates, estimate, table_bytes
 from pathgp.cli.tables.files import column_kinds, row_count
 from pathgp.estimator.registry import SOLVERS
@@ -29,12 +29,12 @@ def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
         return
     if options.solver != "inducing":
         raise ValueError(f"--points requires --solver inducing, but --solver is {options.solver}.")
-    at_least(options.points, 1, "--points")
+    require_at_least(options.points, 1, "--points")
     if rows is not None and options.points > rows:
         raise ValueError(f"--points must be at most the {rows:,} training rows, but it is {options.points:,}.")
 
 
-def refuse_too_large(options: argparse.Namespace) -> None:
+def check_memory(options: argparse.Namespace) -> None:
     """Raise `ValueError` before reading a file that states its number of rows, if it has too many."""
     rows = row_count(options.file)
     learned = 0 if rows is None else rows - round(options.test_share * rows)

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from pathgp.cli.common import Stopped, add_data_dir
+from pathgp.cli.common import Interrupted, add_data_dir
 
 
 def add_to(commands: Any) -> None:
@@ -58,14 +58,14 @@ def experiment_list(arguments: argparse.Namespace) -> None:
 
 def experiment_run(arguments: argparse.Namespace) -> None:
     """Compute the missing cells, then draw the figure and write the section."""
-    from pathgp._checks import at_least
+    from pathgp._checks import require_at_least
     from pathgp_paper import experiments as paper
     from pathgp_paper.experiments import base, report
 
     check_scale(arguments.scale)
     if arguments.out.exists() and not arguments.out.is_dir():
         raise FileExistsError(f"--out {arguments.out} is a file: give a folder, which is created if needed.")
-    at_least(0 if arguments.minutes is None else arguments.minutes, 0, "--minutes")
+    require_at_least(0 if arguments.minutes is None else arguments.minutes, 0, "--minutes")
     chosen = paper.experiments() if arguments.name == "all" else [paper.named(arguments.name)]
     cells = [cell.name for experiment in chosen for cell in experiment.cells(arguments.scale)]
     if not any(arguments.only in name for name in cells):
@@ -79,7 +79,7 @@ def experiment_run(arguments: argparse.Namespace) -> None:
             print(f"{experiment.name}: {section.verdict}; {arguments.out / experiment.name / arguments.scale}")
     except KeyboardInterrupt:
         kept = f"the finished cells are in {arguments.out}: to resume, run the same command again."
-        raise Stopped(kept) from None
+        raise Interrupted(kept) from None
 
 
 def experiment_report(arguments: argparse.Namespace) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import Stopped, add_command, check_out, check_seed, say, say_dialect, show
+from pathgp.cli.common import (
+    Interrupted,
+    add_command,
+    check_out,
+    check_seed,
+    print_message,
+    say_dialect,
+    show,
+)
 from pathgp.cli.evaluate import lines, scores
 
 SHORTEST = 0.1
@@ -119,19 +127,19 @@ def run(arguments: argparse.Namespace) -> None:
     check_out(arguments.out, arguments.force)
     if not 0 <= arguments.test_share < 1:
         raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
-    from pathgp._checks import at_least, positive
+    from pathgp._checks import as_positive, require_at_least
     from pathgp.cli.expected import check_points
-    from pathgp.estimator.registry import KERNELS, SOLVERS, named
+    from pathgp.estimator.registry import KERNELS, SOLVERS, look_up
 
     a = arguments
-    at_least(a.num_samples, 1, "--num-samples")
-    at_least(a.max_seconds or 0, 0, "--max-seconds")
-    named(KERNELS, a.kernel, "--kernel")
-    named(SOLVERS, a.solver, "--solver")
+    require_at_least(a.num_samples, 1, "--num-samples")
+    require_at_least(a.max_seconds or 0, 0, "--max-seconds")
+    look_up(KERNELS, a.kernel, "--kernel")
+    look_up(SOLVERS, a.solver, "--solver")
     check_seed(a.seed)
-    a.speaks = take_part(a)  # before the first JAX array, which fixes the devices
-    positive(1.0 if a.noise is None else a.noise, "noise")
-    tell = say if a.speaks else lambda _: None
+    a.speaks = join_job(a)  # before the first JAX array, which fixes the devices
+    as_positive(1.0 if a.noise is None else a.noise, "noise")
+    tell = print_message if a.speaks else lambda _: None
     check_points(a)
     with checkpoint_of(a, tell) as checkpoint:
         learn(a, tell, checkpoint, start)
@@ -142,18 +150,18 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     import jax
     import jax.numpy as jnp
 
-    from pathgp.cli.expected import expected, refuse_too_large
+    from pathgp.cli.expected import check_memory, expected
     from pathgp.cli.fitted import Fitted, save
     from pathgp.cli.tables.files import counted
-    from pathgp.cli.tables.infer import learn_encoding
-    from pathgp.parallel.jobs import together
+    from pathgp.cli.tables.infer import infer_encoding
+    from pathgp.parallel.jobs import report_lost_process
 
     a = arguments
-    refuse_too_large(a)
+    check_memory(a)
     tell(f"reading {a.file}.")
     if a.speaks:
         say_dialect(a.file)
-    scan = learn_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
+    scan = infer_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
     encoding, N = scan.encoding, scan.rows
     for note in scan.notes:
         tell(note)
@@ -169,7 +177,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     tell(f"this will take {estimate}.")
     early = "saves a checkpoint and stops" if checkpoint else "stops early" if jax.process_count() == 1 else "stops"
     tell(f"fitting {a.target!r} to {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
-    with together():
+    with report_lost_process():
         try:
             learned = rows.some(train) if len(test) else rows  # no copy if nothing is held out
             fitted = Fitted.fit(learned, scan, a, checkpoint, time_left(a.max_seconds, estimate.floor, start, tell))
@@ -182,7 +190,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
             if isinstance(stop, SystemExit):
                 tell(f"terminated: {kept}")
                 raise
-            raise Stopped(kept) from None
+            raise Interrupted(kept) from None
         # The model is saved before the evaluation, so that Ctrl-C during the evaluation does not lose it.
         save(fitted, a.out, a.force)
         if checkpoint is not None:
@@ -193,7 +201,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
             try:
                 result["held_out"] = scores(rows.y[test], *fitted.predict(rows.some(test).inputs))
             except KeyboardInterrupt:
-                raise Stopped(f"{a.out} is a complete model, but it was not scored.") from None
+                raise Interrupted(f"{a.out} is a complete model, but it was not scored.") from None
             report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
     if not a.speaks:
         return
@@ -202,7 +210,7 @@ def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint
     report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
     show(result, fitted.lines() | report, a.json)
     if fitted.interrupted:
-        raise Stopped(
+        raise Interrupted(
             f"hyperparameter fitting ended after {len(fitted.loss)} steps: {a.out} is a complete model with the best "
             "hyperparameters so far."
         )
@@ -219,14 +227,14 @@ def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[s
     return max(floor.budget(seconds - passed), SHORTEST)
 
 
-def take_part(options: argparse.Namespace) -> bool:
+def join_job(options: argparse.Namespace) -> bool:
     """Create the devices, join the job if there is one, and return whether this process prints and writes for all."""
     import jax
 
-    from pathgp._checks import at_least
+    from pathgp._checks import require_at_least
     from pathgp.parallel import jobs
 
-    at_least(1 if options.devices is None else options.devices, 1, "--devices")
+    require_at_least(1 if options.devices is None else options.devices, 1, "--devices")
     if options.devices is not None:
         jax.config.update("jax_num_cpu_devices", options.devices)  # only CPU devices can be created
     given = options.coordinator, options.process_id, options.num_processes
@@ -242,7 +250,7 @@ def take_part(options: argparse.Namespace) -> bool:
 @contextmanager
 def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[Any]:
     """Yield the checkpoint, locked for this run; an earlier one is resumed or replaced, or raises `FileExistsError`."""
-    from pathgp.parallel.jobs import meet
+    from pathgp.parallel.jobs import barrier
     from pathgp.runs.checkpoint import Checkpoint
 
     a = arguments
@@ -252,7 +260,7 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
         yield None
         return
     checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
-    with checkpoint.held():
+    with checkpoint.reserve():
         if a.resume:
             tell(
                 f"resuming from {a.checkpoint}."
@@ -266,7 +274,7 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
             )
         else:
             checkpoint.clear()
-            meet()  # only the first process clears: the others wait for it
+            barrier()  # only the first process clears: the others wait for it
         yield checkpoint
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from jaxtyping import Float
 
 from pathgp import storage
-from pathgp.cli.common import say
+from pathgp.cli.common import print_message
 from pathgp.cli.tables.encoding import Column, Encoding, Rows
 from pathgp.cli.tables.files import ARROW, NUMBER, TEXT, counted
 from pathgp.cli.tables.infer import Scan
 from pathgp.estimator.regressor import PathGPRegressor
 from pathgp.kernels import Stationary
-from pathgp.runs.atomic import replacing
+from pathgp.runs.atomic import atomic_path
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
@@ -173,7 +173,7 @@ def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:
     if not all(name.isdecimal() for name in fitted.encoding.inputs):  # columns of a matrix have no names in Python
         model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
     writes = jax.process_index() == 0  # all processes of a job take part in gathering; the first one writes
-    with replacing(path, force) if writes else nullcontext(path) as beside:
+    with atomic_path(path, force) if writes else nullcontext(path) as beside:
         model.save(beside, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
@@ -190,7 +190,7 @@ def load(path: pathlib.Path) -> Fitted:
     names = vars(model).pop("feature_names_in_", None)  # the encoding passes matrices without names
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
-        with storage.refusing(path):
+        with storage.reraise_with_path(path):
             encoding = Encoding.from_json(stored.pop("encoding"))
             _check(encoding, stored, model.n_features_in_)
     else:
@@ -227,6 +227,6 @@ def predict_known(
         parts.append((block.y, *fitted.predict(block.X)))
         missing += block.missing
     if missing:
-        say(FILLED.format(counted(missing, "missing value")))
+        print_message(FILLED.format(counted(missing, "missing value")))
     y, mean, sd = (np.concatenate(column) for column in zip(*parts, strict=True))
     return y, mean, sd

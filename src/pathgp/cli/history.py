@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from pathgp import storage
 from pathgp.cli import inputs
-from pathgp.cli.common import say
+from pathgp.cli.common import print_message
 from pathgp.cli.tables.files import NUMBER, column_kinds, listed
 from pathgp.solvers import Auto
 from pathgp.thompson import Search
@@ -130,5 +130,5 @@ def read_history(
     codes = inputs.encode(path, bounds, columns)
     spare = [name for name in present if name != target and name not in bounds]
     if spare:
-        say(f"ignoring columns that are not in the bounds: {listed(spare)}.")
+        print_message(f"ignoring columns that are not in the bounds: {listed(spare)}.")
     return codes, y

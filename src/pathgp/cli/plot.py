@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_picture, say
+from pathgp.cli.common import add_command, check_picture, print_message
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     fitted = load(arguments.model)
     kind = arguments.kind or default_kind(len(fitted.encoding.inputs), arguments.file is not None)
     plots.save_figure(KINDS[kind](fitted, arguments.file), arguments.out, arguments.force)
-    say(f"wrote the {kind} plot to {arguments.out}.")
+    print_message(f"wrote the {kind} plot to {arguments.out}.")
 
 
 def default_kind(inputs: int, with_rows: bool) -> str:

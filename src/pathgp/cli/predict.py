@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_allow_unknown, add_command, check_out, say, say_dialect
+from pathgp.cli.common import add_allow_unknown, add_command, check_out, print_message, say_dialect
 
 CHUNK = 16_384
 """Rows predicted at once by default."""
@@ -66,11 +66,11 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
     """Read the table in chunks, compute the columns of each, and write them at once."""
     from tqdm import tqdm
 
-    from pathgp._checks import at_least
+    from pathgp._checks import require_at_least
     from pathgp.cli.fitted import FILLED, load
     from pathgp.cli.tables.files import counted, is_parquet, listed, table_writer
 
-    at_least(arguments.chunk, 1, "--chunk")
+    require_at_least(arguments.chunk, 1, "--chunk")
     if arguments.out is not None:
         check_out(arguments.out, arguments.force)
         is_parquet(arguments.out)
@@ -94,6 +94,6 @@ def stream(arguments: argparse.Namespace, columns: Any) -> None:
             bar.update(len(block.X))
             rows, missing = rows + len(block.X), missing + block.missing
     if missing:
-        say(FILLED.format(counted(missing, "missing value")))
+        print_message(FILLED.format(counted(missing, "missing value")))
     if arguments.out is not None:
-        say(f"wrote {rows:,} rows to {arguments.out}.")
+        print_message(f"wrote {rows:,} rows to {arguments.out}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pathgp.cli.common import add_command, check_out, check_seed, say, show
+from pathgp.cli.common import add_command, check_out, check_seed, print_message, show
 
 BOUNDS = """
 bounds.json names each input, a column of HISTORY, and its range or choices:
@@ -71,13 +71,13 @@ pathgp suggest history.csv --bounds bounds.json --target yield --state search.sa
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all tables, propose points, write the suggestions, and then the state."""
-    from pathgp._checks import at_least
+    from pathgp._checks import require_at_least
     from pathgp.cli.history import Optimisation
     from pathgp.cli.tables.files import counted, is_parquet, table_writer
     from pathgp.thompson.loop import propose
 
     start, a = time.perf_counter(), arguments
-    at_least(a.n, 1, "--n")
+    require_at_least(a.n, 1, "--n")
     check_seed(a.seed)
     if a.out is not None:
         check_out(a.out, a.force)
@@ -87,9 +87,13 @@ def run(arguments: argparse.Namespace) -> None:
     search = Optimisation.read(a)
     settings, state = search.settings, search.state
     if state.y.size < settings.initial:
-        say(f"suggesting space-filling points: a fit needs {settings.initial} results, but there are {state.y.size}.")
+        print_message(
+            f"suggesting space-filling points: a fit needs {settings.initial} results, but there are {state.y.size}."
+        )
     else:
-        say(f"fitting {a.target!r} to {counted(state.y.size, 'result')} with {counted(len(search.names), 'input')}.")
+        print_message(
+            f"fitting {a.target!r} to {counted(state.y.size, 'result')} with {counted(len(search.names), 'input')}."
+        )
     codes, after = propose(settings, state, a.n)
     points = settings.space.decode(codes)
     suggestions = {name: np.asarray(points[:, i].tolist()) for i, name in enumerate(search.names)}

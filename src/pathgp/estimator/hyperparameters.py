@@ -10,19 +10,19 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import likelihood
-from pathgp.estimator.registry import KERNELS, named
-from pathgp.estimator.standardize import standardizing
-from pathgp.likelihood import Method, Trace
-from pathgp.likelihood.base import widening
+from pathgp.estimator.registry import KERNELS, look_up
+from pathgp.estimator.standardize import fit_scaling
+from pathgp.likelihood import FittingMethod, Trace
+from pathgp.likelihood.base import default_lengthscale_factor
 from pathgp.likelihood.calibration import calibrated
-from pathgp.likelihood.parameters import parameters
-from pathgp.parallel.sharding import of_first
+from pathgp.likelihood.parameters import to_parameters
+from pathgp.parallel.sharding import broadcast_from_first
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers import SubsetOfData
 
 
-def starting_process(
+def initial_gp(
     kernel: Any, noise: Any, learns: bool, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N t"], weights: Any
 ) -> GP:
     """Return the GP that the estimator's parameters describe; unset ones follow the rules of `likelihood.default_gp`.
@@ -35,23 +35,23 @@ def starting_process(
             "sample_weight; a row of weight w has noise variance noise/w."
         )
     counts = np.ones(len(X)) if weights is None else weights
-    spread = standardizing(X, counts).scale
-    centre, scale = standardizing(Y, counts, "y")
-    # `standardizing` gives a constant target the scale 1: its variance of zero must count instead.
+    spread = fit_scaling(X, counts).scale
+    centre, scale = fit_scaling(Y, counts, "y")
+    # `fit_target_scaling` gives a constant target the scale 1: its variance of zero must count instead.
     level = float(np.mean(np.where(np.ptp(Y, axis=0) > 0, scale**2, 0))) or 1.0
     if isinstance(kernel, str):
-        lengthscale = widening(X.shape[1]) * np.where(spread > 0, spread, 1)
-        kernel = named(KERNELS, kernel, "kernel")(lengthscale, level)
+        lengthscale = default_lengthscale_factor(X.shape[1]) * np.where(spread > 0, spread, 1)
+        kernel = look_up(KERNELS, kernel, "kernel")(lengthscale, level)
     return GP(kernel, level / 10 if noise is None else noise, float(np.mean(centre)) if learns else 0.0)
 
 
-def learned_process(
+def fit_gp(
     start: GP,
     X: Float[np.ndarray, "N d"],
     Y: Float[np.ndarray, "N t"],
     weights: Any,
     *,
-    method: Method,
+    method: FittingMethod,
     key: PRNGKeyArray,
     mesh: Mesh | None,
     progress: bool,
@@ -68,21 +68,21 @@ def learned_process(
     for i in np.flatnonzero(varies) if varies.any() else range(Y.shape[1]):
         y = Y[:, i]
         begun = GP(start.kernel, row_noise(start.noise, weights), start.mean)
-        kept = None if checkpoint is None else checkpoint.named(f"target{i}")
+        kept = None if checkpoint is None else checkpoint.with_part(f"target{i}")
         gp, trace = likelihood.fit_hyperparameters(
             begun, X, y, key=key, method=method, progress=progress, checkpoint=kept
         )
         # A row of weight w has the noise noise/w, so the mean over the rows is noise · mean(1/w).
         of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
         # With floor 0 the parameters reproduce this noise exactly.
-        found.append(parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
+        found.append(to_parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
         traces.append(trace)
     # Kernel and noise are stored as logarithms: an arithmetic mean of these is a geometric mean.
     average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
-    gp = of_first(mesh, average).gp()
+    gp = broadcast_from_first(mesh, average).gp()
     if weights is None:
         judged = jnp.asarray(Y[:, varies])
-        gp = of_first(mesh, calibrated(gp, jnp.asarray(X), judged, key=jax.random.fold_in(key, len(X))))
+        gp = broadcast_from_first(mesh, calibrated(gp, jnp.asarray(X), judged, key=jax.random.fold_in(key, len(X))))
     return gp, traces
 
 
@@ -91,14 +91,14 @@ def row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
     return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)
 
 
-def limited(solver: Any, **limits: float) -> Any:
+def with_limits(solver: Any, **limits: float) -> Any:
     """Return the solver with these limits set where it has such fields; `SubsetOfData` passes them to its inner solver.
 
     >>> from pathgp.solvers import SAP
-    >>> limited(SubsetOfData(100, SAP()), max_seconds=2.0).solver.max_seconds
+    >>> with_limits(SubsetOfData(100, SAP()), max_seconds=2.0).solver.max_seconds
     2.0
     """
     if isinstance(solver, SubsetOfData):
-        return dataclasses.replace(solver, solver=limited(solver.solver, **limits))
+        return dataclasses.replace(solver, solver=with_limits(solver.solver, **limits))
     known = {name: limit for name, limit in limits.items() if hasattr(solver, name)}
     return dataclasses.replace(solver, **known) if known else solver

@@ -26,7 +26,7 @@ SOLVERS = {
 """Solvers with good defaults; "inducing" stands for a choice of points, from which the estimator makes the solver."""
 
 
-def named(known: dict[str, Any], name: str, argument: str) -> Any:
+def look_up(known: dict[str, Any], name: str, argument: str) -> Any:
     """Return the entry of that name; raise `ValueError` with all names if there is none."""
     if name not in known:
         # Options of the command line take names only.

@@ -16,9 +16,9 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from pathgp import _checks as checks
 from pathgp import solvers, storage
 from pathgp._checks import check_not_forked
-from pathgp.estimator.hyperparameters import learned_process, limited, row_noise, starting_process
-from pathgp.estimator.registry import SOLVERS, named
-from pathgp.estimator.standardize import Scaling, identity, standardizing, standardizing_targets
+from pathgp.estimator.hyperparameters import fit_gp, initial_gp, row_noise, with_limits
+from pathgp.estimator.registry import SOLVERS, look_up
+from pathgp.estimator.standardize import Scaling, fit_scaling, fit_target_scaling, identity
 from pathgp.kernels import Kernel
 from pathgp.likelihood import Exact, NearestNeighbour, Trace
 from pathgp.linalg.precision import cast
@@ -27,13 +27,13 @@ from pathgp.parallel.sharding import gathered
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
-from pathgp.posterior.predict import Predictive, in_whole_tiles
+from pathgp.posterior.predict import Predictive, evaluate_whole_tiles
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
 from pathgp.storage.model_file import Classes
 
-EXACT_ROWS = 1000
+EXACT_LIKELIHOOD_ROWS = 1000
 """Largest number of rows for which hyperparameters are fitted by the exact likelihood."""
 
 
@@ -194,20 +194,20 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
         counts = np.ones(len(X)) if weights is None else weights
-        self.input_scaling_ = standardizing(X, counts) if self.standardize else identity(X.shape[1])
-        self.target_scaling_ = standardizing_targets(Y, counts) if self.standardize else identity(Y.shape[1])
+        self.input_scaling_ = fit_scaling(X, counts) if self.standardize else identity(X.shape[1])
+        self.target_scaling_ = fit_target_scaling(Y, counts) if self.standardize else identity(Y.shape[1])
         inputs, targets = self.input_scaling_.apply(X), self.target_scaling_.apply(Y)
         hyper_key, solve_key = jax.random.split(self._key())
         if isinstance(solver, RandomPoints):
             solver = solver.solver(inputs, key=jax.random.fold_in(solve_key, 1))  # independent of the solve
-        base, self.trace_ = self._process(inputs, targets, weights, hyper_key, mesh)
+        base, self.trace_ = self._fit_gp(inputs, targets, weights, hyper_key, mesh)
         learning = sum(max(trace.seconds, default=0.0) for trace in self.trace_)  # with runs before a resume
         left = max(self._seconds() - max(time.perf_counter() - clock, learning), 1e-3)
         posterior = condition(
             GP(base.kernel, row_noise(base.noise, weights), base.mean),
             inputs,
             targets,
-            solver=solver if self.max_seconds is None else limited(solver, max_seconds=left),
+            solver=solver if self.max_seconds is None else with_limits(solver, max_seconds=left),
             num_samples=self.num_samples,
             key=solve_key,
             mesh=mesh,
@@ -215,7 +215,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             checkpoint=checkpoint,
         )
         if self.max_seconds is not None:  # `partial_fit` gets the full time, not the rest of this one
-            later = limited(posterior.solver, max_seconds=self._seconds())
+            later = with_limits(posterior.solver, max_seconds=self._seconds())
             posterior = dataclasses.replace(posterior, solver=later)
         self._keep(posterior, float(base.noise))
         self.n_samples_seen_ = len(X)
@@ -247,7 +247,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         if not hasattr(self, "posterior_"):
             return self.fit(X, y, sample_weight)
-        posterior = self._whole("partial_fit")
+        posterior = self._require_full_posterior("partial_fit")
         X, Y, weights = self._data(X, y, sample_weight, first=False)
         noise = self._standard_noise
         if weights is not None and posterior.gp.noise.ndim == 0:
@@ -263,7 +263,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             key=key,
             noise=None if weights is None else row_noise(jnp.asarray(noise), weights),
             progress=bool(self.verbose),
-            checkpoint=None if checkpoint is None else checkpoint.named(f"after{self.n_samples_seen_}"),
+            checkpoint=None if checkpoint is None else checkpoint.with_part(f"after{self.n_samples_seen_}"),
         )
         self._keep(updated, noise)
         self.n_samples_seen_ += len(X)
@@ -307,13 +307,13 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         inputs = self._inputs(X)
         T = self.posterior_.num_targets
         if not (return_std or return_cov):
-            mean = in_whole_tiles(self.posterior_.mean, inputs).reshape(-1, T)
-            return self._outputs(self.target_scaling_.undo(mean))
+            mean = evaluate_whole_tiles(self.posterior_.mean, inputs).reshape(-1, T)
+            return self._outputs(self.target_scaling_.inverse(mean))
         scale2 = self.target_scaling_.scale**2
-        values = in_whole_tiles(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
-        mean, variance = self.target_scaling_.undo(values[:, :T]), values[:, T:]
+        values = evaluate_whole_tiles(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
+        mean, variance = self.target_scaling_.inverse(values[:, :T]), values[:, T:]
         if return_cov:
-            deviations = in_whole_tiles(self.posterior_.deviations, inputs)
+            deviations = evaluate_whole_tiles(self.posterior_.deviations, inputs)
             # The diagonal is that of `return_std`, which is more precise than the variance of the samples.
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
             spread = (deviations @ deviations.T + self._standard_noise * np.eye(len(inputs)))[:, :, None] * scale2
@@ -356,16 +356,16 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         more = n_samples - posterior.num_samples
         if more > 0:
             key = jax.random.key(rng.randint(2**31 - 1))
-            posterior = self._whole(f"sample_y with more than {posterior.num_samples} samples")
+            posterior = self._require_full_posterior(f"sample_y with more than {posterior.num_samples} samples")
             posterior = posterior.with_samples(more, key=key, progress=bool(self.verbose))
         # Targets are independent given the data, so each gets a selection of its own.
         chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
-        joint = posterior.joint
+        joint = posterior.all_columns
         needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
         # `joint` has the means without their constant, then the negated deviations of the samples from the mean.
-        values = in_whole_tiles(joint[needed], inputs)
+        values = evaluate_whole_tiles(joint[needed], inputs)
         deviations = values[:, T:].reshape(len(inputs), T, n_samples)
-        draws = values[:, :T, None] + float(posterior.level) - deviations
+        draws = values[:, :T, None] + float(posterior.prior_mean) - deviations
         scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]
         return self._outputs(draws * scale + centre, axis=1)
 
@@ -432,7 +432,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             other = "read it with `pathgp.storage.load`" if kind is None else f"it was written by `{kind}`"
             raise ValueError(f"{path} does not hold a PathGPRegressor: {other}.")
         value = storage.load(path, classes=(*classes, Scaling, RandomPoints))
-        with storage.refusing(path):
+        with storage.reraise_with_path(path):
             match value:
                 case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns}:
                     model = cls(**settings)
@@ -460,7 +460,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             validation.check_positive(scaling.scale, "Scaling.scale")
         if self.single_target_ != (np.ndim(self.noise_) == 0):
             raise ValueError("noise_ must be one number if single_target_ is True, and an array otherwise.")
-        checks.at_least(self.posterior_.num_samples, 1, "the number of samples")
+        checks.require_at_least(self.posterior_.num_samples, 1, "the number of samples")
         if columns is not None and not all(isinstance(name, str) for name in columns):
             raise ValueError("the column names must be text.")
         inputs, targets = self.posterior_.update_at_points.features.inputs, self.posterior_.num_targets
@@ -477,11 +477,11 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 raise ValueError(f"{name} is for {size} inputs or targets, but the posterior has {expected}.")
 
     def _check_settings(self) -> None:
-        checks.whole(self.num_samples, 1, "num_samples")
-        checks.instance(self.standardize, bool | np.bool_, "standardize", "True or False")
+        checks.require_int(self.num_samples, 1, "num_samples")
+        checks.require_instance(self.standardize, bool | np.bool_, "standardize", "True or False")
         for name in ("tolerance", "max_seconds"):
             if (value := getattr(self, name)) is not None:
-                checks.instance(value, float | int | np.number, name, "a number, or None")
+                checks.require_instance(value, float | int | np.number, name, "a number, or None")
                 if not value > 0:
                     raise ValueError(f"{name} must be positive, but it is {value}.")
 
@@ -508,22 +508,22 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
         return self.checkpoint if isinstance(self.checkpoint, Checkpoint) else Checkpoint(self.checkpoint)
 
-    def _process(self, X: Any, Y: Any, weights: Any, key: PRNGKeyArray, mesh: Mesh | None) -> tuple[GP, list[Trace]]:
+    def _fit_gp(self, X: Any, Y: Any, weights: Any, key: PRNGKeyArray, mesh: Mesh | None) -> tuple[GP, list[Trace]]:
         """Return the GP in standardised units, with the noise of a row of weight one, and the traces of its fit."""
         if self.hyperparameters not in ("learn", "fixed"):
             raise ValueError(f'hyperparameters must be "learn" or "fixed", but it is {self.hyperparameters!r}.')
         learns = self.hyperparameters == "learn"
-        start = starting_process(self.kernel, self.noise, learns, X, Y, weights)
+        start = initial_gp(self.kernel, self.noise, learns, X, Y, weights)
         if not learns or len(X) == 1:  # one row determines no hyperparameter
             return start, []
         seconds = self._seconds() / 2 / Y.shape[1]  # the other half is for the solve
         nearest = NearestNeighbour(max_seconds=seconds, mesh=mesh)
-        return learned_process(
+        return fit_gp(
             start,
             X,
             Y,
             weights,
-            method=Exact(max_seconds=seconds) if len(X) <= EXACT_ROWS else nearest,
+            method=Exact(max_seconds=seconds) if len(X) <= EXACT_LIKELIHOOD_ROWS else nearest,
             key=key,
             mesh=mesh,
             progress=bool(self.verbose),
@@ -533,15 +533,17 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _solver(self) -> Any:
         solver = self.solver
         if isinstance(solver, str):
-            solver = named(SOLVERS, solver, "solver")()
+            solver = look_up(SOLVERS, solver, "solver")()
         kind = solvers.Solver | RandomPoints
-        checks.instance(solver, kind, "solver", f"one of {', '.join(SOLVERS)}, or an object such as solvers.CG()")
-        return solver if self.tolerance is None else limited(solver, tolerance=self.tolerance)
+        checks.require_instance(
+            solver, kind, "solver", f"one of {', '.join(SOLVERS)}, or an object such as solvers.CG()"
+        )
+        return solver if self.tolerance is None else with_limits(solver, tolerance=self.tolerance)
 
     def _data(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """Return X, the targets as columns and the weights (None if all are one), without the rows of weight zero."""
         check_not_forked()
-        checks.no_dates(X)
+        checks.reject_dates(X)
         X, y = validate_data(self, X, y, reset=first, dtype="numeric", multi_output=True)
         Y = np.asarray(y, np.float64).reshape(len(X), -1)
         if first:
@@ -573,7 +575,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
         return np.squeeze(values, axis) if self.single_target_ else values
 
-    def _whole(self, what: str) -> Posterior:
+    def _require_full_posterior(self, what: str) -> Posterior:
         if not isinstance(self.posterior_, Posterior):
             raise ValueError(
                 f"{what} needs the full model, but this one was loaded from a slim file: save it with slim=False."

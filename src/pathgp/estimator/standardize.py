@@ -32,7 +32,7 @@ class Scaling(NamedTuple):
         """Return the same map for columns that are measured from zero instead of from `origin`."""
         return Scaling(self.centre + origin, self.scale)
 
-    def undo(self, Z: Any) -> Float64[np.ndarray, "n d"]:
+    def inverse(self, Z: Any) -> Float64[np.ndarray, "n d"]:
         """Return the columns in their original units."""
         return np.asarray(Z, np.float64) * self.scale + self.centre
 
@@ -42,7 +42,7 @@ def identity(columns: int) -> Scaling:
     return Scaling(np.zeros(columns), np.ones(columns))
 
 
-def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") -> Scaling:
+def fit_scaling(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") -> Scaling:
     """Return the map to mean zero and variance one over weighted rows; a constant column keeps its unit.
 
     Raise `ValueError` if squares of the values overflow.
@@ -60,12 +60,12 @@ def standardizing(X: Any, weights: Float64[np.ndarray, "n"], name: str = "X") ->
     return Scaling(np.asarray(centre), np.where(constant, 1.0, scale))
 
 
-def standardizing_targets(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
+def fit_target_scaling(Y: Float64[np.ndarray, "n t"], weights: Float64[np.ndarray, "n"]) -> Scaling:
     """Return the map to mean zero and variance one; a constant target is divided by its absolute value.
 
     Raise `ValueError` if a target varies by less than `SMALLEST`.
     """
-    centre, scale = standardizing(Y, weights, "y")
+    centre, scale = fit_scaling(Y, weights, "y")
     spread = np.ptp(Y, axis=0)
     if np.any((spread > 0) & (spread < SMALLEST)):
         raise ValueError(f"y varies by less than {SMALLEST:g}, which is too small to square: use a smaller unit.")

@@ -99,7 +99,7 @@ class PathGPSampler(BaseSampler):
         search: Search = Search(),  # noqa: B008, a frozen value
     ) -> None:
         if n_startup_trials is not None:
-            checks.at_least(n_startup_trials, 1, "n_startup_trials")
+            checks.require_at_least(n_startup_trials, 1, "n_startup_trials")
         self._seed = secrets.randbits(31) if seed is None else seed
         self._n_startup_trials = n_startup_trials
         self._independent_sampler = independent_sampler or RandomSampler(seed=self._seed)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from pathgp.functions import padded
+from pathgp.functions import pad_points
 from pathgp.linalg.tiles import pad_rows
 
 
@@ -62,14 +62,14 @@ def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callab
 
 
 def _values(f: Callable[[Array], Array], X: Float[Array, "n d"]) -> Float[Array, "n *s"]:
-    points, n = padded(X, None)
+    points, n = pad_points(X, None)
     return _evaluate(f, points)[:n]
 
 
 def _pulled_back(
     f: Callable[[Array], Array], X: Float[Array, "n d"], gradient: Float[Array, "n *s"]
 ) -> Float[Array, "n d"]:
-    points, n = padded(X, None)
+    points, n = pad_points(X, None)
     return _vjp(f, points, pad_rows(gradient, points.shape[0]))[:n]
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from pathgp._checks import at_least
+from pathgp._checks import require_at_least
 from pathgp.kernels.features import Features, Fourier, Stacked
 
 
@@ -90,7 +90,7 @@ class Kernel(eqx.Module):
         TypeError
             If the kernel is not stationary and does not define features of its own.
         """
-        at_least(num, 2, "num_features")
+        require_at_least(num, 2, "num_features")
         if num % 2:
             raise ValueError(
                 f"num_features must be even, because features are pairs of a sine and a cosine, but it is {num}."
@@ -163,7 +163,7 @@ class Sum(Kernel):
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Draw half of the frequencies from each kernel."""
-        at_least(2 * num, 4, "num_features of a sum")
+        require_at_least(2 * num, 4, "num_features of a sum")
         left_key, right_key = jax.random.split(key)
         left = self.left.spectrum(left_key, num // 2, dim)
         right = self.right.spectrum(right_key, num - num // 2, dim)
@@ -171,7 +171,7 @@ class Sum(Kernel):
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> Features:
         """Draw half of the features from each kernel."""
-        at_least(num, 4, "num_features of a sum")
+        require_at_least(num, 4, "num_features of a sum")
         half = num // 4 * 2  # even, because features are pairs
         left_key, right_key = jax.random.split(key)
         return Stacked((self.left.features(left_key, half, dim), self.right.features(right_key, num - half, dim)))

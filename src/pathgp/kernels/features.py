@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 
-def within_reach(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+def clip_to_finite(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
     """Return X with coordinates clipped so that their squares can be summed: far points stay far, without NaN."""
     # Their squares are below max^0.9, which leaves room for a sum over the inputs.
     far = float(jnp.finfo(X.dtype).max) ** 0.45
@@ -28,7 +28,7 @@ class Features(eqx.Module):
         """The number d of inputs of a point; None if any number is accepted."""
 
     @property
-    def apart(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether the weights are sharded over devices, so that they must not be concatenated with others."""
         return False
 
@@ -80,7 +80,7 @@ class Fourier(Features):
 
     def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
         """Return √p (sin ωᵀx, cos ωᵀx), all sines first."""
-        phase = within_reach(X) @ self.frequencies.T
+        phase = clip_to_finite(X) @ self.frequencies.T
         return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=1) * jnp.tile(jnp.sqrt(self.power), 2)
 
 
@@ -127,7 +127,7 @@ class Total(Several):
     parts: tuple[Features, ...]
 
     @property
-    def apart(self) -> bool:
+    def is_sharded(self) -> bool:
         """True, because some weights are sharded."""
         return True
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels.base import Kernel, Spectrum
-from pathgp.kernels.features import within_reach
+from pathgp.kernels.features import clip_to_finite
 from pathgp.kernels.student import student_spectrum
 from pathgp.linalg.distances import squared_distance
 
@@ -41,15 +41,15 @@ class Stationary(Kernel):
         If a parameter is not positive and finite, or has the wrong shape.
     """
 
-    lengthscale: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="lengthscale"), default=1.0)
-    variance: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="variance"), default=1.0)
+    lengthscale: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="lengthscale"), default=1.0)
+    variance: Float[Array, ""] = eqx.field(converter=partial(checks.as_positive, name="variance"), default=1.0)
 
     def __check_init__(self) -> None:
         if self.lengthscale.ndim > 1:
             raise ValueError(
                 f"lengthscale must be one number or one for each input, but its shape is {self.lengthscale.shape}."
             )
-        checks.scalar(self.variance, "variance")
+        checks.as_scalar(self.variance, "variance")
 
     @abstractmethod
     def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -66,7 +66,7 @@ class Stationary(Kernel):
                 f"the kernel has {self.lengthscale.shape[0]} length scales but the points have {X.shape[1]} inputs: "
                 "give one length scale, or one for each input."
             )
-        return within_reach(X / self.lengthscale)
+        return clip_to_finite(X / self.lengthscale)
 
     def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
         """Return the matrix k(X, Z)."""
@@ -229,7 +229,7 @@ class RationalQuadratic(Stationary):
         The shape α; the smaller it is, the wider the mixture.
     """
 
-    alpha: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="alpha"), default=1.0)
+    alpha: Float[Array, ""] = eqx.field(converter=partial(checks.as_positive, name="alpha"), default=1.0)
 
     def correlation(self, r2: Float[Array, "n m"]) -> Float[Array, "n m"]:
         """Return (1 + r²/2α)^−α."""

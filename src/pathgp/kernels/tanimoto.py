@@ -32,12 +32,12 @@ class Tanimoto(Kernel):
     0.5
     """
 
-    variance: Float[Array, ""] = eqx.field(converter=partial(checks.positive, name="variance"), default=1.0)
+    variance: Float[Array, ""] = eqx.field(converter=partial(checks.as_positive, name="variance"), default=1.0)
     max_count: int | None = eqx.field(static=True, default=None)
 
     def __check_init__(self) -> None:
         if self.max_count is not None:
-            checks.at_least(self.max_count, 1, "max_count")
+            checks.require_at_least(self.max_count, 1, "max_count")
 
     def check_inputs(self, X: Float[Array, "n d"]) -> None:
         """Raise `ValueError` if X has negative entries, which are not counts."""
@@ -48,7 +48,7 @@ class Tanimoto(Kernel):
             )
 
     def _overlap(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
-        checks.same_inputs(X, Z)
+        checks.require_same_inputs(X, Z)
         if self.max_count is None:
             return jnp.sum(jnp.minimum(X[:, None, :], Z[None, :, :]), axis=-1)
         levels = ((c <= X).astype(X.dtype) @ (c <= Z).astype(Z.dtype).T for c in range(1, self.max_count + 1))
@@ -70,7 +70,7 @@ class Tanimoto(Kernel):
 
     def features(self, key: PRNGKeyArray, num: int, dim: int) -> "MinHash":
         """Draw `num` random features, the signs of consistent weighted samples; see `MinHash`."""
-        checks.at_least(num, 1, "num")
+        checks.require_at_least(num, 1, "num")
         keys = jax.random.split(key, 4)
         return MinHash(
             jax.random.gamma(keys[0], 2.0, (num, dim)),

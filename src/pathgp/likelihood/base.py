@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 from pathgp import _checks as checks
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
-from pathgp.posterior.gp import GP, PROCESS, check_data, parts
-from pathgp.runs.checkpoint import Checkpoint, Slot, slot_of
+from pathgp.posterior.gp import GP, GP_EXAMPLE, check_data, named_parts
+from pathgp.runs.checkpoint import Checkpoint, Slot, open_slot
 
 
 class Trace(NamedTuple):
@@ -41,7 +41,7 @@ class Trace(NamedTuple):
     """The solution that `Pathwise` ended with: mean and samples of `condition` with the same key."""
 
 
-class Method(eqx.Module):
+class FittingMethod(eqx.Module):
     """Base class of methods of hyperparameter fitting."""
 
     @abstractmethod
@@ -66,13 +66,13 @@ start is too small to descend along.
 """
 
 
-def widening(inputs: int) -> float:
+def default_lengthscale_factor(inputs: int) -> float:
     """Return the default length scale in standard deviations of an input: 1, and more for many inputs.
 
     The distance of two points grows with the square root of the number of inputs. At a start where all correlations are
     zero the likelihood is flat, and fitting ends with a GP that predicts the mean everywhere.
 
-    >>> widening(3), widening(100)
+    >>> default_lengthscale_factor(3), default_lengthscale_factor(100)
     (1.0, 2.0)
     """
     return max(1.0, (inputs / MANY_INPUTS) ** 0.5)
@@ -103,7 +103,7 @@ def default_gp(
     X, y = check_data(X, y)
     spread = jnp.std(X, axis=0)
     level = jnp.where(jnp.var(y) > 0, jnp.var(y), 1)
-    lengthscale = widening(X.shape[1]) * jnp.where(spread > 0, spread, 1)
+    lengthscale = default_lengthscale_factor(X.shape[1]) * jnp.where(spread > 0, spread, 1)
     return GP(kernel(lengthscale, level), noise=level / 10, mean=jnp.mean(y))
 
 
@@ -113,7 +113,7 @@ def fit_hyperparameters(
     y: Shaped[ArrayLike, "..."],
     *,
     key: PRNGKeyArray,
-    method: Method | None = None,
+    method: FittingMethod | None = None,
     prior: Prior | None = None,
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
@@ -163,16 +163,16 @@ def fit_hyperparameters(
 
     method = NearestNeighbour() if method is None else method
     prior = Prior() if prior is None else prior
-    checks.instance(gp, GP, "gp", PROCESS)
-    checks.instance(method, Method, "method", "a method such as likelihood.Exact()")
-    checks.instance(prior, Prior, "prior", "a Prior such as Prior(noise=Bounds(0.01, 0.1))")
+    checks.require_instance(gp, GP, "gp", GP_EXAMPLE)
+    checks.require_instance(method, FittingMethod, "method", "a method such as likelihood.Exact()")
+    checks.require_instance(prior, Prior, "prior", "a Prior such as Prior(noise=Bounds(0.01, 0.1))")
     X, y = check_data(X, y)
-    checks.noise_variance(gp.noise, X.shape[0])
-    checks.random_key(key)
+    checks.require_noise_shape(gp.noise, X.shape[0])
+    checks.require_key(key)
     prior.check(gp)
     gp.kernel.check_inputs(X)
-    asked = {"X": X, "y": y, **parts(gp), "the method": method, "the prior": prior, "the key": key}
-    slot = slot_of(checkpoint, "learning", lambda: asked)
+    asked = {"X": X, "y": y, **named_parts(gp), "the method": method, "the prior": prior, "the key": key}
+    slot = open_slot(checkpoint, "learning", lambda: asked)
     # In standardised units of y, so that a step of the mean, and a bound, do not depend on the unit of y.
     centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
     start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)

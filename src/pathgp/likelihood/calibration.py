@@ -10,7 +10,7 @@ from scipy import linalg, stats
 
 from pathgp.linalg.factor import substitute
 from pathgp.posterior.gp import GP
-from pathgp.system.dense import factor_of
+from pathgp.system.dense import cholesky_factor
 from pathgp.system.system import System
 
 logger = logging.getLogger("pathgp")
@@ -63,7 +63,7 @@ def leave_one_out(
     μ₋ᵢ and σ₋ᵢ are the mean and the standard deviation of yᵢ given all other rows, with α = H⁻¹(y − m) (Rasmussen and
     Williams, 2006, section 5.4.2).
     """
-    L = factor_of(System(gp.kernel, X, gp.noise))
+    L = cholesky_factor(System(gp.kernel, X, gp.noise))
     alpha = substitute(L, np.asarray(Y, np.float64) - float(gp.mean))
     unit = np.zeros((len(L), len(rows)))
     unit[rows, np.arange(len(rows))] = 1

@@ -40,9 +40,9 @@ def collapsed_bound(
     True
     """
     X, y = check_data(X, y)
-    checks.noise_variance(gp.noise, X.shape[0])
+    checks.require_noise_shape(gp.noise, X.shape[0])
     system = System(gp.kernel, X, gp.noise)
-    points = InducingCholesky(checks.inputs(z, "z")).support(system)
+    points = InducingCholesky(checks.as_inputs(z, "z")).support(system)
     _, gram, right = NormalEquations.of(system, points, (y - gp.mean)[:, None], JITTER)
     noise = np.asarray(system.noise_diagonal, dtype=np.float64)
     squares = (np.asarray(y, dtype=np.float64) - float(gp.mean)) ** 2

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from pathgp.likelihood.base import Trace
-from pathgp.parallel.sharding import any_process
+from pathgp.parallel.sharding import any_over_processes
 from pathgp.runs.checkpoint import Slot
 
 
@@ -53,7 +53,7 @@ class Record:
         return self.interrupted and self.saved is None and (self.mesh is None or jax.process_count() == 1)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """The seconds that are left of the time limit."""
         return self.max_seconds - self.elapsed
 
@@ -66,9 +66,11 @@ class Record:
     def out_of_time(self) -> bool:
         """Whether the time limit is over in any process, after at least one step."""
         # Clocks differ between processes, but all of them have to stop at the same step.
-        return bool(self.loss) and self.max_seconds < float("inf") and any_process(self.mesh, self.left < 0)
+        return (
+            bool(self.loss) and self.max_seconds < float("inf") and any_over_processes(self.mesh, self.seconds_left < 0)
+        )
 
-    def went_before(self, seconds: float) -> None:
+    def add_elapsed(self, seconds: float) -> None:
         """Count `seconds` of earlier runs as elapsed."""
         self._clock -= seconds
 
@@ -80,16 +82,16 @@ class Record:
         state, numbers = before
         self.loss, self.gradient, self.seconds = (numbers[name].tolist() for name in ("loss", "gradient", "seconds"))
         self.left_out = int(numbers["left_out"])
-        self.went_before(float(numbers["elapsed"]))
+        self.add_elapsed(float(numbers["elapsed"]))
         if self._bar is not None:
             self._bar.update(len(self.loss))
         return state, int(numbers["step"])
 
-    def keep(self, state: Any, step: int) -> None:
+    def save(self, state: Any, step: int) -> None:
         """Save the state before a step, with the trace, if there is a checkpoint."""
         if self.saved is not None:
             trace = {"loss": self.loss, "gradient": self.gradient, "seconds": self.seconds}
-            self.saved.keep(state, **trace, left_out=self.left_out, elapsed=self.elapsed, step=step)
+            self.saved.save(state, **trace, left_out=self.left_out, elapsed=self.elapsed, step=step)
 
     def add(self, loss: float, gradient: float, seconds: float | None = None) -> None:
         """Append to the trace: the loss per row, the norm of its gradient, and the seconds (None is now)."""
@@ -101,7 +103,7 @@ class Record:
         """Advance the bar by one step, and show the last entry of the trace and the time left."""
         if self._bar is not None and self.loss:
             done = self._bar.n + 1
-            rest = min(self.seconds[-1] / done * (self.steps - done), self.left)
+            rest = min(self.seconds[-1] / done * (self.steps - done), self.seconds_left)
             self._bar.set_postfix_str(
                 f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}, {max(0.0, rest):.0f} s left",
                 refresh=False,

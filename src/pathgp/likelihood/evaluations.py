@@ -51,5 +51,5 @@ class Evaluations:
         self.done.append(Evaluation(point.copy(), *evaluate(), time.perf_counter() - self._clock))
         if self.saved is not None:
             points, losses, gradients, seconds = zip(*self.done, strict=True)
-            self.saved.keep((), points=points, losses=losses, gradients=gradients, seconds=seconds)
+            self.saved.save((), points=points, losses=losses, gradients=gradients, seconds=seconds)
         return self.done[-1]

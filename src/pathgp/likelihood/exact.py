@@ -17,11 +17,11 @@ from threadpoolctl import threadpool_limits
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.base import FittingMethod, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
-from pathgp.likelihood.parameters import Parameters, learned, parameters
-from pathgp.likelihood.priors import Prior, where_named
+from pathgp.likelihood.parameters import Parameters, to_parameters, trainable_mask
+from pathgp.likelihood.priors import Prior, map_named
 from pathgp.linalg.factor import factorise
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Slot
@@ -47,7 +47,7 @@ RUNAWAY = 10.0
 """How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
 
 
-class Exact(Method):
+class Exact(FittingMethod):
     """Minimises −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π by L-BFGS-B (SciPy), in float64.
 
     The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation per step. Starts from the GP and from
@@ -62,8 +62,8 @@ class Exact(Method):
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "Exact.steps")
-        checks.at_least(self.restarts or 0, 0, "Exact.restarts")
+        checks.require_at_least(self.steps, 1, "Exact.steps")
+        checks.require_at_least(self.restarts or 0, 0, "Exact.restarts")
 
     def fit(
         self,
@@ -101,7 +101,7 @@ class Exact(Method):
         few = X.shape[0] < THREADED_ROWS
         with jax.enable_x64(True), _one_blas_thread() if few else contextlib.nullcontext():
             wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
-            start = prior.projected(parameters(wide))
+            start = prior.projected(to_parameters(wide))
             restarts = (RESTARTS if X.shape[0] <= FEW_ROWS else 0) if self.restarts is None else self.restarts
             with Record(self.steps * (restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
                 for another in _starts(start, restarts, key):
@@ -132,7 +132,7 @@ class Descent:
         record: Record,
         evaluations: Evaluations,
     ) -> None:
-        moving, self.fixed = eqx.partition(start, learned(start))
+        moving, self.fixed = eqx.partition(start, trainable_mask(start))
         self.flat, self.unravel = ravel_pytree(moving)
         self.X, self.y, self.prior, self.record, self.evaluations = X, y, prior, record, evaluations
         self.best: list[tuple[float, Parameters]] = []
@@ -157,7 +157,7 @@ class Descent:
         penalty, penalty_gradient = _penalty(self.prior, p)
         loss += float(penalty) / self.X.shape[0]
         gradient = jax.tree.map(lambda a, b: a + b / self.X.shape[0], gradient, penalty_gradient)
-        return loss, np.asarray(ravel_pytree(eqx.filter(gradient, learned(p)))[0])
+        return loss, np.asarray(ravel_pytree(eqx.filter(gradient, trainable_mask(p)))[0])
 
     def parameters(self, flat: np.ndarray) -> Parameters:
         """What a vector of the optimiser stands for."""
@@ -166,7 +166,7 @@ class Descent:
     def possible(self, flat: np.ndarray) -> np.ndarray:
         """The nearest vector that the prior allows."""
         p = self.prior.projected(self.parameters(flat))
-        return np.asarray(ravel_pytree(eqx.filter(p, learned(p)))[0])
+        return np.asarray(ravel_pytree(eqx.filter(p, trainable_mask(p)))[0])
 
     def run(self, steps: int) -> None:
         """Descends as far as there are steps and time."""
@@ -238,7 +238,7 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
     starts = [p]
     for i in range(restarts):
         shorten, spread = partial(jnp.add, np.log(SHORTER[i % len(SHORTER)])), 0.1 if i < 2 else 0.7
-        leaves, structure = jax.tree.flatten(where_named(p.log_kernel, "lengthscale", shorten, lambda leaf: leaf))
+        leaves, structure = jax.tree.flatten(map_named(p.log_kernel, "lengthscale", shorten, lambda leaf: leaf))
         keys = jax.random.split(jax.random.fold_in(key, i), len(leaves))
         moved = [leaf + spread * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
         kernel = jax.tree.unflatten(structure, moved)
@@ -247,7 +247,7 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
     return starts
 
 
-class Neighbourhoods(Method):
+class Neighbourhoods(FittingMethod):
     """The paper's procedure (appendix A.1): exact likelihood on the nearest rows to random centroids, averaged.
 
     Fits that end in numbers that are not finite, or far off, are left out and counted. Variances are averaged, and
@@ -262,7 +262,7 @@ class Neighbourhoods(Method):
 
     def __check_init__(self) -> None:
         for name in ("centroids", "size", "steps"):
-            checks.at_least(getattr(self, name), 1, f"Neighbourhoods.{name}")
+            checks.require_at_least(getattr(self, name), 1, f"Neighbourhoods.{name}")
         if self.size > MAX_ROWS:
             raise ValueError(f"Neighbourhoods.size must be at most {MAX_ROWS}, but it is {self.size}.")
 
@@ -282,13 +282,13 @@ class Neighbourhoods(Method):
         fits: list[GP] = []
         evaluations = Evaluations(saved)
         with Record(len(chosen), self.max_seconds, progress, saved) as record:
-            record.went_before(evaluations.before)
+            record.add_elapsed(evaluations.before)
             for i in np.asarray(chosen):
-                if record.left <= 0 and fits and not evaluations.ahead:
+                if record.seconds_left <= 0 and fits and not evaluations.ahead:
                     break
                 near = jnp.argsort(jnp.sum((points - points[i]) ** 2, axis=1))[: self.size]
                 noise = gp.noise if gp.noise.ndim == 0 else gp.noise[near]
-                method = Exact(self.steps, max_seconds=record.left)
+                method = Exact(self.steps, max_seconds=record.seconds_left)
                 part = GP(gp.kernel, noise, gp.mean), X[near], y[near]
                 try:
                     found, trace = method.fit_with(evaluations, *part, key, False, prior)
@@ -320,11 +320,11 @@ class Neighbourhoods(Method):
 def _is_settled(found: Kernel, start: Kernel) -> bool:
     """Whether a fit ended within the bounds of its descent, but for length scales of inputs that do not matter."""
     change = jax.tree.map(lambda a, b: jnp.log(a) - jnp.log(b), found, start)
-    rise = where_named(change, "lengthscale", lambda leaf: jnp.minimum(leaf, 0), lambda leaf: leaf)
+    rise = map_named(change, "lengthscale", lambda leaf: jnp.minimum(leaf, 0), lambda leaf: leaf)
     return bool(jnp.all(jnp.abs(ravel_pytree(rise)[0]) < RUNAWAY - 1e-3))
 
 
 def _averaged(fits: list[GP]) -> GP:
     """The mean of all hyperparameters but the length scales, of which it is the harmonic mean."""
-    invert = lambda gp: GP(where_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf), gp.noise, gp.mean)
+    invert = lambda gp: GP(map_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf), gp.noise, gp.mean)
     return invert(jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *map(invert, fits)))

@@ -14,17 +14,17 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
 from pathgp import _checks as checks
-from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.base import FittingMethod, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
 from pathgp.likelihood.exact import Exact
-from pathgp.likelihood.parameters import Parameters, learned, parameters, variance
+from pathgp.likelihood.parameters import Parameters, kernel_variance, to_parameters, trainable_mask
 from pathgp.likelihood.priors import Prior
 from pathgp.linalg.distances import squared_distance
-from pathgp.linalg.neighbours import Neighbours, search, smallest
+from pathgp.linalg.neighbours import Neighbours, build_index, smallest
 from pathgp.linalg.precision import cast, working_in
 from pathgp.linalg.small import definite_solve
 from pathgp.linalg.tiles import map_rows
-from pathgp.parallel.sharding import checked, gathered, of_first, share
+from pathgp.parallel.sharding import broadcast_from_first, gathered, map_over_devices, require_one_axis
 from pathgp.posterior.gp import GP, check_data
 from pathgp.runs.checkpoint import Slot
 
@@ -42,7 +42,7 @@ JUDGE_ROWS, JUDGE_NEIGHBOURS = 128, 512
 """Rows, and neighbours of each, by whose likelihood a refinement is accepted."""
 
 
-class NearestNeighbour(Method):
+class NearestNeighbour(FittingMethod):
     """With the rows in random order, −log p(y) ≈ Σᵢ −log p(yᵢ | its m nearest earlier rows) (Vecchia, 1988).
 
     A batch of rows gives an unbiased estimate of the sum and of its gradient, at a cost that does not depend on N; Adam
@@ -66,11 +66,11 @@ class NearestNeighbour(Method):
     learning_rate: float = 0.1
     refinement: Exact | None = Exact(steps=40, restarts=0)
     max_seconds: float = float("inf")
-    mesh: Mesh | None = eqx.field(static=True, default=None, converter=checked)
+    mesh: Mesh | None = eqx.field(static=True, default=None, converter=require_one_axis)
 
     def __check_init__(self) -> None:
         for name in ("steps", "neighbours", "batch_size"):
-            checks.at_least(getattr(self, name), 1, f"NearestNeighbour.{name}")
+            checks.require_at_least(getattr(self, name), 1, f"NearestNeighbour.{name}")
 
     def fit(
         self,
@@ -86,8 +86,8 @@ class NearestNeighbour(Method):
         order_key, key = jax.random.split(key)
         order = jax.random.permutation(order_key, X.shape[0])
         X, y = X[order], y[order]
-        p = prior.projected(parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
-        state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
+        p = prior.projected(to_parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
+        state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, trainable_mask(p)))
         pool, searched, dtype = None, p, X.dtype
         with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
             # Stored in float64, for the run that is resumed may have been in either precision.
@@ -112,13 +112,13 @@ class NearestNeighbour(Method):
                     dtype = np.dtype(np.float64)
                     p, state, searched = cast((p, state, searched), dtype)
                 record.advance()
-                record.keep((*cast((p, state, searched), np.float64), dtype == np.float64), step + 1)
+                record.save((*cast((p, state, searched), np.float64), dtype == np.float64), step + 1)
         found = cast(gathered(p).gp(), X.dtype)
         ended = record.interrupted or record.out_of_time
         if self.refinement is not None and _noise_share(found) < REFINED_NOISE and not ended:
-            method = dataclasses.replace(self.refinement, max_seconds=record.left)
+            method = dataclasses.replace(self.refinement, max_seconds=record.seconds_left)
             with record:  # Ctrl-C keeps what was found before
-                found = of_first(self.mesh, _refined(method, found, X, y, key, progress, prior))
+                found = broadcast_from_first(self.mesh, _refined(method, found, X, y, key, progress, prior))
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)
         if record.loss and record.left_out == len(record.loss):
@@ -137,7 +137,7 @@ class NearestNeighbour(Method):
 
 def _noise_share(gp: GP) -> float:
     """The noise variance as a share of the kernel's."""
-    return float(jnp.mean(gp.noise) / variance(gp.kernel))
+    return float(jnp.mean(gp.noise) / kernel_variance(gp.kernel))
 
 
 def _refined(
@@ -218,7 +218,7 @@ def batch_loss(
 ) -> Float[Array, ""]:
     """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
     losses = lambda batch, gp, X, y: jax.vmap(lambda row: row_loss(gp, X, y, row))(batch)
-    return jnp.mean(share(mesh, losses, (batch,), (p.gp(), X, y)))
+    return jnp.mean(map_over_devices(mesh, losses, (batch,), (p.gp(), X, y)))
 
 
 def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") -> Float[Array, ""]:
@@ -254,7 +254,7 @@ def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, 
     while end > PREFIX_ROWS:
         here = rows[(rows >= end // 2) & (rows < end)]
         if here.size:
-            pools.append(_first(_pool(search(points[:end]), points, pad_indices(here), num), here.size))
+            pools.append(_first(_pool(build_index(points[:end]), points, pad_indices(here), num), here.size))
         end //= 2
     here = rows[rows < end]
     if here.size:
@@ -307,11 +307,11 @@ def _step(
         points = jax.lax.stop_gradient(kernel.coordinates(X))
         num = min(method.neighbours, X.shape[0])
         earlier = lambda rows, points: nearest_earlier(points, rows, num)
-        batch = Pool(rows, *share(method.mesh, earlier, (rows,), (points,)))
+        batch = Pool(rows, *map_over_devices(method.mesh, earlier, (rows,), (points,)))
     else:
         some = jax.random.randint(key, (method.batch_size,), 0, pool.rows.shape[0])
         batch = jax.tree.map(lambda leaf: leaf[some], pool)
-    moving, fixed = eqx.partition(p, learned(p))
+    moving, fixed = eqx.partition(p, trainable_mask(p))
 
     def objective(q: Parameters) -> Float[Array, ""]:
         q = eqx.combine(q, fixed)
@@ -321,4 +321,4 @@ def _step(
     update, state = decaying_adam(method.learning_rate, method.steps).update(gradient, state, moving)
     moved = prior.projected(eqx.combine(eqx.apply_updates(moving, update), fixed))
     gp = moved.gp()
-    return moved, state, loss, norm(gradient), jnp.mean(gp.noise) / variance(gp.kernel)
+    return moved, state, loss, norm(gradient), jnp.mean(gp.noise) / kernel_variance(gp.kernel)

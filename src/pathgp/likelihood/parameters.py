@@ -39,24 +39,24 @@ class Parameters(eqx.Module):
     def gp(self) -> GP:
         """Return the GP with these hyperparameters, its noise at least `floor` times the kernel's variance."""
         kernel = jax.tree.map(jnp.exp, self.log_kernel)
-        noise = jnp.exp(self.log_noise) * self.noise_shape + self.floor * variance(kernel)
+        noise = jnp.exp(self.log_noise) * self.noise_shape + self.floor * kernel_variance(kernel)
         return GP(kernel, noise, self.mean)
 
 
-def variance(kernel: Kernel) -> Float[Array, ""]:
+def kernel_variance(kernel: Kernel) -> Float[Array, ""]:
     """Return k(x, x) of a kernel with the same variance everywhere."""
     return kernel.diag(jnp.zeros((1, 1)))[0]
 
 
-def parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
+def to_parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
     """Return the parameters of a GP. `Parameters.gp` gives it back, unless its noise is near the floor or below."""
     scale = jnp.mean(gp.noise)
     # The part of the noise above the floor; it stays positive, so that its logarithm is finite.
-    free = jnp.maximum(scale - floor * variance(gp.kernel), 0.01 * scale)
+    free = jnp.maximum(scale - floor * kernel_variance(gp.kernel), 0.01 * scale)
     return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale, floor)
 
 
-def learned(p: Parameters) -> Parameters:
+def trainable_mask(p: Parameters) -> Parameters:
     """Return a mask of the parameters that an optimiser may change: all but `noise_shape`."""
     mask = jax.tree.map(lambda _: True, p)
     return eqx.tree_at(lambda q: q.noise_shape, mask, False)

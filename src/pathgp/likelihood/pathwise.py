@@ -13,12 +13,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.likelihood.base import Method, Trace
+from pathgp.likelihood.base import FittingMethod, Trace
 from pathgp.likelihood.descent import Record, decaying_adam, norm
-from pathgp.likelihood.parameters import NOISE_FLOOR_FLOAT32, Parameters, learned, parameters
+from pathgp.likelihood.parameters import NOISE_FLOOR_FLOAT32, Parameters, to_parameters, trainable_mask
 from pathgp.likelihood.priors import Prior
 from pathgp.linalg.tiles import pad_rows
-from pathgp.parallel.sharding import checked, everywhere, gathered, over_rows, padded_rows, placed
+from pathgp.parallel.sharding import gathered, padded_rows, replicate, require_one_axis, shard_map_rows, shard_rows
 from pathgp.posterior.gp import GP
 from pathgp.posterior.problem import Problem
 from pathgp.runs.checkpoint import Slot
@@ -29,7 +29,7 @@ TILE_ROWS = 2048
 """Rows and columns of a tile of H in the gradient."""
 
 
-class Pathwise(Method):
+class Pathwise(FittingMethod):
     """Gradient of the exact marginal likelihood, estimated by solving for the posterior (Lin et al., NeurIPS 2024).
 
     A step solves the system of `condition` with `probes` samples, H[v, z₁ … z_s] = [y − m, ξ₁ … ξ_s], where
@@ -86,11 +86,11 @@ class Pathwise(Method):
     num_features: int = 2000
     block_size: int = 1024
     max_seconds: float = float("inf")
-    mesh: Mesh | None = eqx.field(static=True, default=None, converter=checked)
+    mesh: Mesh | None = eqx.field(static=True, default=None, converter=require_one_axis)
 
     def __check_init__(self) -> None:
         for name in ("steps", "probes", "passes"):
-            checks.at_least(getattr(self, name), 1, f"Pathwise.{name}")
+            checks.require_at_least(getattr(self, name), 1, f"Pathwise.{name}")
 
     def fit(
         self,
@@ -106,11 +106,11 @@ class Pathwise(Method):
 
         Raises `ValueError` if the gradient is not finite at the start.
         """
-        p = start = prior.projected(parameters(gp, NOISE_FLOOR_FLOAT32))  # its solves are in float32
+        p = start = prior.projected(to_parameters(gp, NOISE_FLOOR_FLOAT32))  # its solves are in float32
         solver = SAP(passes=self.passes, block_size=self.block_size, tolerance=self.tolerance)
-        state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, learned(p)))
+        state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, trainable_mask(p)))
         done: _Point | None = None
-        zeros = lambda: placed(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
+        zeros = lambda: shard_rows(self.mesh, jnp.zeros((X.shape[0], self.probes + 1), X.dtype))
         # A point with the structure that `restore` has to return.
         nothing = None if saved is None else _Point(p, zeros(), p)
         with Record(self.steps, self.max_seconds, progress, saved, "−Δ log p(y)/N", self.mesh) as record:
@@ -119,12 +119,12 @@ class Pathwise(Method):
             for step in range(first, self.steps):
                 if record.out_of_time:
                     break
-                solver = dataclasses.replace(solver, max_seconds=record.left)
+                solver = dataclasses.replace(solver, max_seconds=record.seconds_left)
                 point = self._solve(p, X, y, key, solver, done, prior, step)
                 if point is not None:
                     change = 0.0 if done is None else record.loss[-1] + float(_difference(done, point))
                     done = point
-                    record.add(change, float(norm(eqx.filter(done.gradient, learned(p)))))
+                    record.add(change, float(norm(eqx.filter(done.gradient, trainable_mask(p)))))
                     record.advance()
                     p, state = _move(self, done.p, done.gradient, state, prior)
                 else:
@@ -133,7 +133,7 @@ class Pathwise(Method):
                         break
                     # The solve diverged or the gradient is not finite, so half of the step is tried next.
                     p = _half_way(done.p, p)
-                record.keep((p, state, done), step + 1)
+                record.save((p, state, done), step + 1)
         if done is None and not record.interrupted:
             raise ValueError(
                 "the gradient is not finite at the starting values: start from more noise, from the result of "
@@ -185,7 +185,7 @@ def gradient_per_row(
     It is the gradient of Σ_c a_c w_cᵀ H w_c with the columns w_c held fixed, where a = (−½, 1/2s … 1/2s), and −1ᵀv for
     the mean.
     """
-    weights, probes = everywhere(mesh, weights)[: X.shape[0]], weights.shape[1] - 1
+    weights, probes = replicate(mesh, weights)[: X.shape[0]], weights.shape[1] - 1
     a = jnp.concatenate([jnp.array([-0.5]), jnp.full(probes, 0.5 / probes)]).astype(weights.dtype)
     gp, pull_back = jax.vjp(lambda q: q.gp(), p)
     by_row = weights**2 @ a
@@ -228,7 +228,7 @@ def quadratic_gradient(
 
         return jax.lax.scan(add_tile, jax.tree.map(jnp.zeros_like, kernel), pairs)[0]
 
-    return over_rows(mesh, some, ((i, j, times),), (kernel, X_tiles, W_tiles, a), total=True)
+    return shard_map_rows(mesh, some, ((i, j, times),), (kernel, X_tiles, W_tiles, a), total=True)
 
 
 @eqx.filter_jit
@@ -239,8 +239,8 @@ def _problem(method: Pathwise, p: Parameters, X: Float[Array, "N d"], y: Float[A
 
 @eqx.filter_jit
 def _move(method: Pathwise, p: Parameters, gradient: Parameters, state: Any, prior: Prior) -> tuple[Parameters, Any]:
-    moving, fixed = eqx.partition(p, learned(p))
-    descending: Any = eqx.filter(gradient, learned(p))
+    moving, fixed = eqx.partition(p, trainable_mask(p))
+    descending: Any = eqx.filter(gradient, trainable_mask(p))
     update, state = decaying_adam(method.learning_rate, method.steps).update(descending, state, moving)
     return prior.projected(eqx.combine(eqx.apply_updates(moving, update), fixed)), state
 
@@ -248,7 +248,7 @@ def _move(method: Pathwise, p: Parameters, gradient: Parameters, state: Any, pri
 @eqx.filter_jit
 def _difference(a: _Point, b: _Point) -> Float[Array, ""]:
     """Return the loss at b minus that at a, by the trapezoidal rule."""
-    flat = lambda tree: ravel_pytree(eqx.filter(tree, learned(tree)))[0]
+    flat = lambda tree: ravel_pytree(eqx.filter(tree, trainable_mask(tree)))[0]
     return (flat(a.gradient) + flat(b.gradient)) @ (flat(b.p) - flat(a.p)) / 2
 
 

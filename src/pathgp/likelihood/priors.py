@@ -13,11 +13,11 @@ from jaxtyping import Array, Float
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.likelihood.parameters import Parameters, parameters
+from pathgp.likelihood.parameters import Parameters, to_parameters
 from pathgp.posterior.gp import GP
 
 
-class Belief(eqx.Module):
+class ParameterPrior(eqx.Module):
     """Base class of priors of a positive number: a density, a range of allowed values, or both."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class Belief(eqx.Module):
         """Return the allowed value nearest to x."""
 
 
-class LogNormal(Belief):
+class LogNormal(ParameterPrior):
     """Log-normal prior, log x ~ N(log median, spread²).
 
     The penalty uses the density of log x, whose mode is the median.
@@ -45,8 +45,8 @@ class LogNormal(Belief):
     0.5
     """
 
-    median: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="LogNormal.median"))
-    spread: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="LogNormal.spread"), default=1.0)
+    median: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="LogNormal.median"))
+    spread: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="LogNormal.spread"), default=1.0)
 
     def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """Return ½ (log(x / median) / spread)²."""
@@ -57,7 +57,7 @@ class LogNormal(Belief):
         return x
 
 
-class Bounds(Belief):
+class Bounds(ParameterPrior):
     """Bounds low ≤ x ≤ high, without a preference between the allowed values.
 
     Parameters
@@ -71,8 +71,8 @@ class Bounds(Belief):
     [0.1 3. ]
     """
 
-    low: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="Bounds.low"))
-    high: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="Bounds.high"))
+    low: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="Bounds.low"))
+    high: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="Bounds.high"))
 
     def __check_init__(self) -> None:
         # Inside a JAX transformation the values cannot be compared.
@@ -107,15 +107,17 @@ class Prior(eqx.Module):
     >>> prior = Prior(lengthscale=LogNormal(median=1.0, spread=1.0), noise=Bounds(0.01, 0.1))
     """
 
-    lengthscale: Belief | None = None
-    variance: Belief | None = None
-    noise: Belief | None = None
-    unit: Float[Array, ""] = eqx.field(converter=checks.floats, default=1.0)
+    lengthscale: ParameterPrior | None = None
+    variance: ParameterPrior | None = None
+    noise: ParameterPrior | None = None
+    unit: Float[Array, ""] = eqx.field(converter=checks.as_floats, default=1.0)
 
     def __check_init__(self) -> None:
         for name in ("lengthscale", "variance", "noise"):
             belief = getattr(self, name)
-            checks.instance(belief, Belief | None, f"prior.{name}", "a belief such as Bounds(0.01, 0.1), or None")
+            checks.require_instance(
+                belief, ParameterPrior | None, f"prior.{name}", "a belief such as Bounds(0.01, 0.1), or None"
+            )
 
     def check(self, gp: GP) -> None:
         """Raise `ValueError` if a prior is for a parameter that the kernel lacks, or has another shape."""
@@ -151,7 +153,7 @@ class Prior(eqx.Module):
         kernel = gp.kernel.scaled(self.unit**2)
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
             if belief is not None:
-                kernel = where_named(kernel, name, belief.nearest, lambda leaf: leaf)
+                kernel = map_named(kernel, name, belief.nearest, lambda leaf: leaf)
         noise = gp.noise
         if self.noise is not None:
             present = jnp.mean(noise) * self.unit**2
@@ -163,7 +165,7 @@ class Prior(eqx.Module):
         """Return parameters moved to allowed values; the noise is compared with its bounds without the floor."""
         if not self._has_beliefs:
             return p
-        moved = parameters(self.nearest(dataclasses.replace(p, floor=0.0).gp()), floor=0.0)
+        moved = to_parameters(self.nearest(dataclasses.replace(p, floor=0.0).gp()), floor=0.0)
         return Parameters(moved.log_kernel, moved.log_noise, p.mean, p.noise_shape, p.floor)
 
     @property
@@ -171,7 +173,7 @@ class Prior(eqx.Module):
         return not (self.lengthscale is None and self.variance is None and self.noise is None)
 
 
-def where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
+def map_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwise: Callable[[Array], Any]) -> Any:
     """Return `then` of the arrays of this name in a kernel and its parts, and `otherwise` of the other arrays."""
     named = lambda path: getattr(path[-1], "name", None) == name
     return jax.tree_util.tree_map_with_path(lambda path, leaf: then(leaf) if named(path) else otherwise(leaf), kernel)
@@ -179,4 +181,4 @@ def where_named(kernel: Kernel, name: str, then: Callable[[Array], Any], otherwi
 
 def _only(kernel: Kernel, name: str) -> Any:
     """Return the arrays of this name in a kernel and its parts, and None for the others."""
-    return where_named(kernel, name, lambda leaf: leaf, lambda _: None)
+    return map_named(kernel, name, lambda leaf: leaf, lambda _: None)

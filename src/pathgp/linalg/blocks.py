@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from pathgp.parallel.sharding import everywhere, over_rows
+from pathgp.parallel.sharding import replicate, shard_map_rows
 
 LEAF = 256
 """Size up to which `inverse_factor` calls LAPACK instead of recursing."""
@@ -77,6 +77,6 @@ def tall_svd(mesh: Mesh | None, A: Float[Array, "N k"]) -> tuple[Float[Array, "N
     if mesh is None:
         Q, S, _ = jnp.linalg.svd(A, full_matrices=False)
         return Q, S
-    Q, R = over_rows(mesh, jnp.linalg.qr, (A,), (), total=False)
-    U, S, _ = jnp.linalg.svd(everywhere(mesh, R), full_matrices=False)
-    return over_rows(mesh, jnp.matmul, (Q, U), (), total=False), S
+    Q, R = shard_map_rows(mesh, jnp.linalg.qr, (A,), (), total=False)
+    U, S, _ = jnp.linalg.svd(replicate(mesh, R), full_matrices=False)
+    return shard_map_rows(mesh, jnp.matmul, (Q, U), (), total=False), S

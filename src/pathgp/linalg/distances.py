@@ -26,7 +26,7 @@ def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Ar
     >>> print(squared_distance(X, X + 0.25)[0, 0])
     1.25
     """
-    checks.same_inputs(X, Z)
+    checks.require_same_inputs(X, Z)
     if X.shape[1] <= FEW_INPUTS:
         return _by_differences(X, Z)
     if X.dtype != jnp.float64:

@@ -137,7 +137,7 @@ def smallest(x: Float[Array, "n c"], num: int) -> tuple[Float[Array, "n m"], Int
     return jnp.take_along_axis(x, place, axis=1), place
 
 
-def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
+def build_tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
     """Return a k-d tree: points are halved at the median of the widest coordinate, down to at most `leaf`."""
     Z = np.asarray(points)
     N, d = Z.shape
@@ -156,7 +156,7 @@ def tree(points: Float[Array, "N d"], leaf: int = LEAF) -> Tree:
     return Tree(*map(jnp.asarray, (Z, rows, *_box(Z))))
 
 
-def in_neighbourhoods(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Array, "N"]:
+def neighbourhood_order(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Array, "N"]:
     """Return the rows in the order of the leaves of a k-d tree, in which nearby rows are adjacent."""
     N, d = points.shape
     depth = max(0, int(np.ceil(np.log2(N / leaf))))
@@ -172,7 +172,7 @@ def in_neighbourhoods(points: Float[Array, "N d"], leaf: int = LEAF) -> Int[Arra
     return rows[:N]  # the padding is at infinity, so it is last
 
 
-def tree_of_rows(points: Float[Array, "N d"], leaves: Int[Array, "l w"]) -> Tree:
+def tree_from_leaves(points: Float[Array, "N d"], leaves: Int[Array, "l w"]) -> Tree:
     """Return the tree with these rows in its leaves, as `Tree.leaves` of a stored tree gives them."""
     rows, Z = np.asarray(leaves), np.asarray(points)
     Z = np.where(rows[:, :, None] < 0, np.asarray(np.inf, Z.dtype), Z[rows])
@@ -184,7 +184,7 @@ def _box(Z: Float[np.ndarray, "l w d"]) -> tuple[Float[np.ndarray, "l d"], Float
     return Z.min(axis=1), np.where(np.isinf(Z), -np.inf, Z).max(axis=1)
 
 
-def search(points: Float[Array, "N d"]) -> Neighbours:
+def build_index(points: Float[Array, "N d"]) -> Neighbours:
     """Return an exhaustive search up to `EXHAUSTIVE_ROWS` points; above that a tree, unless a tree would be slower.
 
     A tree is slower if a query visits more than a fraction `MOST` of its leaves, as in many dimensions, where all
@@ -192,7 +192,7 @@ def search(points: Float[Array, "N d"]) -> Neighbours:
     """
     if points.shape[0] <= EXHAUSTIVE_ROWS:
         return Exhaustive(points)
-    index, everything = tree(points), Exhaustive(points)
+    index, everything = build_tree(points), Exhaustive(points)
     some = points[:: points.shape[0] // 32]
     radius2 = jnp.sum((points[everything.nearest(some, 128)[:, -1]] - some) ** 2, axis=1)
     visited = jnp.mean(index.bounds(some) < radius2[:, None])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Shaped
 
-from pathgp.parallel.sharding import over_rows, padded_rows
+from pathgp.parallel.sharding import padded_rows, shard_map_rows
 
 TILE = (512, 2048)
 """Rows and columns of a tile, chosen by measurement (`pathgp bench kernel`)."""
@@ -79,7 +79,7 @@ def tiled_product(
     return map_rows(lambda a: product(matrix, a, Z, V, columns), A, rows)
 
 
-def split_product(
+def column_sharded_product(
     mesh: Mesh | None,
     matrix: Matrix,
     A: Float[Array, "n d"],
@@ -91,10 +91,10 @@ def split_product(
     multiple = padded_rows(mesh, 1)
     Z, V = pad_rows(Z, multiple), pad_rows(V, multiple, mode="constant")
     local = lambda Z, V, matrix, A: tiled_product(matrix, A, Z, V, tile)
-    return over_rows(mesh, local, (Z, V), (matrix, A), total=True)
+    return shard_map_rows(mesh, local, (Z, V), (matrix, A), total=True)
 
 
-def product_of_rows(
+def row_sharded_product(
     mesh: Mesh | None,
     matrix: Matrix,
     A: Float[Array, "n d"],
@@ -104,4 +104,4 @@ def product_of_rows(
 ) -> Float[Array, "n s"]:
     """Return matrix(A, Z) @ V with the rows of A sharded over devices: no reduction."""
     local = lambda A, matrix, Z, V: tiled_product(matrix, A, Z, V, tile)
-    return over_rows(mesh, local, (pad_rows(A, padded_rows(mesh, 1)),), (matrix, Z, V), total=False)[: A.shape[0]]
+    return shard_map_rows(mesh, local, (pad_rows(A, padded_rows(mesh, 1)),), (matrix, Z, V), total=False)[: A.shape[0]]

@@ -109,7 +109,7 @@ def join(
         multihost_utils.sync_global_devices("join")
 
 
-def meet() -> None:
+def barrier() -> None:
     """Wait until every process of the job has called this; a single process does not wait."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("meet")
@@ -153,7 +153,7 @@ def mesh(devices: int | None = None) -> Mesh:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def report_lost_process() -> Iterator[None]:
     """Context manager that raises `ConnectionError` if its block fails because another process is lost."""
     try:
         yield

@@ -20,7 +20,7 @@ from pathgp._checks import is_concrete
 Tree = TypeVar("Tree")
 
 
-def checked(mesh: Mesh | None) -> Mesh | None:
+def require_one_axis(mesh: Mesh | None) -> Mesh | None:
     """Return the mesh with an automatic axis, so that the compiler shards what `over_rows` does not.
 
     Raises `ValueError` unless the mesh has one axis.
@@ -40,7 +40,7 @@ def padded_rows(mesh: Mesh | None, rows: int) -> int:
     return rows if mesh is None else -(-rows // mesh.size) * mesh.size
 
 
-def over_rows(
+def shard_map_rows(
     mesh: Mesh | None, f: Callable[..., Any], split: tuple[Any, ...], whole: tuple[Any, ...], *, total: bool
 ) -> Any:
     """Return f(*split, *whole), called on each device with its own rows of `split` and all of `whole`.
@@ -61,7 +61,7 @@ def over_rows(
     return jax.shard_map(local, mesh=mesh, in_specs=(rows, everywhere), out_specs=out, check_vma=False)(split, whole)
 
 
-def own(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) -> Shaped[Array, "b ..."]:
+def local_gather(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) -> Shaped[Array, "b ..."]:
     """Within `over_rows`, return A[index] for the rows of this device and zero for others, as terms of a sum."""
     if mesh is None:
         return A[index]
@@ -71,13 +71,13 @@ def own(mesh: Mesh | None, A: Shaped[Array, "n ..."], index: Int[Array, "b"]) ->
     return jnp.where(here.reshape(-1, *[1] * (A.ndim - 1)), A[jnp.clip(place, 0, n - 1)], 0)
 
 
-def take(mesh: Mesh | None, tree: Tree, index: Int[Array, "b"]) -> Tree:
+def gather_rows(mesh: Mesh | None, tree: Tree, index: Int[Array, "b"]) -> Tree:
     """Return the rows `index` of each array on every device; sharded rows take one reduction."""
-    mine = lambda tree, index: jax.tree.map(lambda A: own(mesh, A, index), tree)
-    return over_rows(mesh, mine, (tree,), (index,), total=True)
+    mine = lambda tree, index: jax.tree.map(lambda A: local_gather(mesh, A, index), tree)
+    return shard_map_rows(mesh, mine, (tree,), (index,), total=True)
 
 
-def visiting(
+def ring_sum(
     mesh: Mesh | None, f: Callable[..., Shaped[Array, "n s"]], guests: tuple[Array, ...]
 ) -> Shaped[Array, "n s"]:
     """Within `over_rows`, return Σ f(*guests) over the rows of all devices, which pass round in a ring.
@@ -102,7 +102,7 @@ def slice_rows(mesh: Mesh | None, tree: Tree, start: Int[Array, ""], size: int) 
     """Return `size` rows of each array, from `start` on, on every device."""
     if mesh is None:
         return jax.tree.map(lambda A: jax.lax.dynamic_slice_in_dim(A, start, size), tree)
-    return take(mesh, tree, start + jnp.arange(size))
+    return gather_rows(mesh, tree, start + jnp.arange(size))
 
 
 def add_rows(
@@ -119,10 +119,10 @@ def add_rows(
         added = block[jnp.clip(place, 0, block.shape[0] - 1)]
         return A + jnp.where(here.reshape(-1, *[1] * (A.ndim - 1)), added, 0)
 
-    return over_rows(mesh, local, (A,), (block, start), total=False)
+    return shard_map_rows(mesh, local, (A,), (block, start), total=False)
 
 
-def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
+def map_over_devices(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole: tuple[Any, ...]) -> Any:
     """Return f(*rows, *whole) on every device, where each device computes a part of the rows.
 
     This is for a few rows that every device holds, such as a batch. Their number need not be a multiple of the number
@@ -133,16 +133,16 @@ def share(mesh: Mesh | None, f: Callable[..., Any], rows: tuple[Any, ...], whole
     number = jax.tree.leaves(rows)[0].shape[0]
     extra = padded_rows(mesh, number) - number
     pad = lambda leaf: jnp.pad(leaf, [(0, extra)] + [(0, 0)] * (leaf.ndim - 1), mode="edge")
-    computed = over_rows(mesh, f, jax.tree.map(pad, rows), whole, total=False)
-    return jax.tree.map(lambda leaf: leaf[:number], everywhere(mesh, computed))
+    computed = shard_map_rows(mesh, f, jax.tree.map(pad, rows), whole, total=False)
+    return jax.tree.map(lambda leaf: leaf[:number], replicate(mesh, computed))
 
 
-def by_rows(mesh: Mesh) -> NamedSharding:
+def row_sharding(mesh: Mesh) -> NamedSharding:
     """Return the sharding of rows over the mesh."""
     return NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
 
 
-def everywhere(mesh: Mesh | None, tree: Tree) -> Tree:
+def replicate(mesh: Mesh | None, tree: Tree) -> Tree:
     """Return the tree with every array replicated; outside `jit`, each process must hold the whole arrays."""
     if mesh is None:
         return tree
@@ -159,7 +159,7 @@ def everywhere(mesh: Mesh | None, tree: Tree) -> Tree:
     return jax.tree.map(place, tree)
 
 
-def constrained(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
+def constrain_sharding(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
     """Return the tree with every floating-point array of `rows` rows sharded over the devices."""
     if mesh is None:
         return tree
@@ -167,12 +167,12 @@ def constrained(mesh: Mesh | None, tree: Tree, rows: int) -> Tree:
     def place(leaf: Any) -> Any:
         is_rows = isinstance(leaf, jax.Array) and leaf.ndim > 0 and leaf.shape[0] == rows
         split = is_rows and jnp.issubdtype(leaf.dtype, jnp.floating)
-        return jax.lax.with_sharding_constraint(leaf, by_rows(mesh)) if split else leaf
+        return jax.lax.with_sharding_constraint(leaf, row_sharding(mesh)) if split else leaf
 
     return jax.tree.map(place, tree)
 
 
-def placed(mesh: Mesh | None, A: Shaped[Array, "n ..."], *, mode: str = "constant") -> Shaped[Array, "m ..."]:
+def shard_rows(mesh: Mesh | None, A: Shaped[Array, "n ..."], *, mode: str = "constant") -> Shaped[Array, "m ..."]:
     """Return an array, which every process holds, padded and sharded by rows over the devices.
 
     The padding is zero ("constant") or the last row ("edge").
@@ -181,10 +181,10 @@ def placed(mesh: Mesh | None, A: Shaped[Array, "n ..."], *, mode: str = "constan
         return A
     padding = [(0, padded_rows(mesh, A.shape[0]) - A.shape[0])] + [(0, 0)] * (A.ndim - 1)
     if not is_concrete(A):
-        return jax.lax.with_sharding_constraint(jnp.pad(A, padding, mode=mode), by_rows(mesh))
+        return jax.lax.with_sharding_constraint(jnp.pad(A, padding, mode=mode), row_sharding(mesh))
     # The callback is asked only for the rows of this process's devices.
     host = np.pad(np.asarray(A), padding, mode=mode)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return jax.make_array_from_callback(host.shape, by_rows(mesh), lambda index: host[index])
+    return jax.make_array_from_callback(host.shape, row_sharding(mesh), lambda index: host[index])
 
 
 def gathered(tree: Tree) -> Tree:
@@ -213,17 +213,17 @@ def placed_like(host: np.ndarray, like: Any) -> Array:
     return jax.make_array_from_callback(host.shape, like.sharding, lambda index: host[index])
 
 
-def any_process(mesh: Mesh | None, says: bool) -> bool:
+def any_over_processes(mesh: Mesh | None, says: bool) -> bool:
     """Return whether any process says so, to take the same decision in all if it depends on a clock."""
     return says if mesh is None or jax.process_count() == 1 else _any(says)
 
 
-def is_shared(tree: Any) -> bool:
+def spans_processes(tree: Any) -> bool:
     """Return whether an array of the tree is partly on devices of other processes."""
     return any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(tree))
 
 
-def most_of_all(*says: int) -> list[int]:
+def all_max(*says: int) -> list[int]:
     """Return the maximum of each number over the processes of the job; all must call this."""
     return np.max(multihost_utils.process_allgather(np.asarray(says)), axis=0).tolist()
 
@@ -232,7 +232,7 @@ def _any(says: bool) -> bool:
     return bool(np.any(multihost_utils.process_allgather(np.asarray(says))))
 
 
-def same_everywhere(text: str) -> bool:
+def all_equal(text: str) -> bool:
     """Return whether the text is the same in all processes of the job; all must call this."""
     if jax.process_count() == 1:
         return True
@@ -240,7 +240,7 @@ def same_everywhere(text: str) -> bool:
     return bool(np.all(multihost_utils.process_allgather(said) == said))
 
 
-def of_first(mesh: Mesh | None, tree: Tree) -> Tree:
+def broadcast_from_first(mesh: Mesh | None, tree: Tree) -> Tree:
     """Return the values of the first process, for results that hosts compute separately and may round differently."""
     if mesh is None or jax.process_count() == 1:
         return tree

@@ -22,7 +22,7 @@ from scipy import linalg
 from pathgp.kernels import Kernel
 from pathgp.linalg.precision import cast
 from pathgp.posterior.variance import ExactVariance, VarianceRatio, log_ratio, variance_ratio
-from pathgp.solvers.error import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
+from pathgp.solvers.error import BLOCK_ROWS, NUM_PARTNERS, SLOPE, displace, estimate_slope, pick_neighbour_pairs
 from pathgp.solvers.local import Projection, fade
 
 PROBES = 128
@@ -35,7 +35,7 @@ PARTS = 2048
 """Rows whose residual is computed at a time."""
 
 
-class Solved(NamedTuple):
+class HostSolution(NamedTuple):
     """A system (K + Σ)w = b and its solution, as arrays on the host."""
 
     kernel: Kernel
@@ -81,11 +81,11 @@ class Probes(NamedTuple):
             return variance_ratio(*(jnp.asarray(draws - values[:, -s:]) for values in (self.values, self.local)))
 
 
-def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) -> Probes:
+def evaluate_probes(solved: HostSolution, projection: Projection | None, key: PRNGKeyArray) -> Probes:
     """Return values, corrections and variances at random points."""
     solved = solved._replace(kernel=cast(solved.kernel, np.float64))
     x, rows = _points(solved, key)
-    near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK, len(solved.X)))
+    near, k = _nearest(solved.kernel, solved.X, x, min(BLOCK_ROWS, len(solved.X)))
     rounding = np.zeros(solved.b.shape[1])
     if solved.residual is None:
         # Blocks overlap, so the residual of each row is computed once.
@@ -118,14 +118,14 @@ def compare(solved: Solved, projection: Projection | None, key: PRNGKeyArray) ->
     return Probes(x, values, corrections, variance, local, rounding, exact)
 
 
-def _points(solved: Solved, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
+def _points(solved: HostSolution, key: PRNGKeyArray) -> tuple[Float64[np.ndarray, "p d"], Int[np.ndarray, "p"]]:
     """Return points as far from the data as new rows are, and the rows that they are next to."""
     N = len(solved.X)
     rows = np.asarray(jax.random.choice(key, N, (min(PROBES, N),), replace=False))
     A = solved.X[rows].astype(np.float64)
-    nearest, _ = _nearest(solved.kernel, solved.X, A, min(PARTNERS + 1, N))
-    B, C = (solved.X[partner].astype(np.float64) for partner in partners(nearest))
-    return displaced(A, B, C, solved.X), rows
+    nearest, _ = _nearest(solved.kernel, solved.X, A, min(NUM_PARTNERS + 1, N))
+    B, C = (solved.X[partner].astype(np.float64) for partner in pick_neighbour_pairs(nearest))
+    return displace(A, B, C, solved.X), rows
 
 
 def _nearest(
@@ -144,7 +144,7 @@ def _nearest(
     return np.take_along_axis(index, order, axis=1), np.take_along_axis(k, order, axis=1)
 
 
-def _values(solved: Solved, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray, "p s"]:
+def _values(solved: HostSolution, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray, "p s"]:
     """Return k(x, points) w."""
     values = np.zeros((len(x), solved.weights.shape[1]))
     for at, K, _ in _tiles(solved.kernel, x, solved.points):
@@ -152,7 +152,7 @@ def _values(solved: Solved, x: Float64[np.ndarray, "p d"]) -> Float64[np.ndarray
     return values
 
 
-def _residual(solved: Solved, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n s"]:
+def _residual(solved: HostSolution, rows: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n s"]:
     """Return (b − Hw) of some rows."""
     own = np.zeros((len(rows), solved.weights.shape[1]))
     if solved.rows is None:
@@ -229,7 +229,7 @@ class Errors(NamedTuple):
     """The part of the error of the variance that is not due to the number of samples."""
 
 
-def estimate(
+def estimate_errors(
     probes: Probes,
     draws: Float64[np.ndarray, "p s"],
     mean: Float64[np.ndarray, "p t"],
@@ -258,7 +258,7 @@ def estimate(
     share, bias, spread = SLOPE, 0.0, 2 / max(s, 1)
     if s:
         deviations, guess = draws - probes.values[:, t:], probes.corrections[:, t:]
-        share = float(slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
+        share = float(estimate_slope(jnp.asarray(deviations / np.sqrt(v)), jnp.asarray(guess / np.sqrt(v))))
         # The error of a sample is independent of its exact deviation, so its square adds to the variance.
         bias = float(np.median(np.mean(share**2 * guess**2 / v, axis=1)))
         if ratio is not None and probes.local is not None:

@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import _checks as checks
 from pathgp.linalg.precision import cast, required_dtype, working_in
-from pathgp.posterior.gp import GP, PROCESS, parts
+from pathgp.posterior.gp import GP, GP_EXAMPLE, named_parts
 from pathgp.posterior.posterior import Posterior, posterior_of
 from pathgp.posterior.problem import Problem
-from pathgp.runs.checkpoint import Checkpoint, slot_of
+from pathgp.runs.checkpoint import Checkpoint, open_slot
 from pathgp.runs.run import Run
-from pathgp.solvers import Auto, Every, Solver
+from pathgp.solvers import Auto, Observer, Solver
 from pathgp.solvers.local import Local
 
 
@@ -30,7 +30,7 @@ def condition(
     keep_bytes: int = 0,
     init: Float[Array, "M s"] | None = None,
     mesh: Mesh | None = None,
-    observe: Every | None = None,
+    observe: Observer | None = None,
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> Posterior:
@@ -67,10 +67,10 @@ def condition(
     >>> posterior.mean(x).shape, posterior.samples(x).shape
     ((2,), (2, 64))
     """
-    checks.instance(gp, GP, "gp", PROCESS)
+    checks.require_instance(gp, GP, "gp", GP_EXAMPLE)
     dtype = _required_dtype(gp, X, solver)
     with working_in(dtype):
-        init = None if init is None else checks.floats(init)
+        init = None if init is None else checks.as_floats(init)
         return _condition(
             cast(gp, dtype), X, y, key, solver, local, num_samples, num_features, keep_bytes, init, mesh, observe,
             progress, checkpoint,
@@ -89,29 +89,38 @@ def _condition(
     keep_bytes: int,
     init: Float[Array, "M s"] | None,
     mesh: Mesh | None,
-    observe: Every | None,
+    observe: Observer | None,
     progress: bool,
     checkpoint: Checkpoint | None,
 ) -> Posterior:
     """`condition`, in the precision that JAX is set to."""
-    checks.instance(solver, Solver, "solver", "a solver such as solvers.CG()")
-    checks.instance(local, Local | None, "local", "a local projection such as Local(128), or None")
-    X = checks.inputs(X)
+    checks.require_instance(solver, Solver, "solver", "a solver such as solvers.CG()")
+    checks.require_instance(local, Local | None, "local", "a local projection such as Local(128), or None")
+    X = checks.as_inputs(X)
     gp.kernel.check_inputs(X)
-    y = checks.columns(y, X.shape[0])
-    checks.noise_variance(gp.noise, X.shape[0])
-    checks.whole(num_samples, 0, "num_samples")
-    checks.whole(num_features, 1, "num_features")
-    checks.random_key(key)
+    y = checks.as_targets(y, X.shape[0])
+    checks.require_noise_shape(gp.noise, X.shape[0])
+    checks.require_int(num_samples, 0, "num_samples")
+    checks.require_int(num_features, 1, "num_features")
+    checks.require_key(key)
     sizes = {"num_samples": num_samples, "num_features": num_features, "keep_bytes": keep_bytes}
-    asked = {"X": X, "y": y, **parts(gp), "the solver": solver, "local": local, "init": init, "the key": key, **sizes}
-    slot = slot_of(checkpoint, "solve", lambda: asked)
+    asked = {
+        "X": X,
+        "y": y,
+        **named_parts(gp),
+        "the solver": solver,
+        "local": local,
+        "init": init,
+        "the key": key,
+        **sizes,
+    }
+    slot = open_slot(checkpoint, "solve", lambda: asked)
     problem, merged = Problem.of(gp, X, y, num_samples, num_features, key).merge_duplicates()
     problem = problem.shard(mesh).with_stored_kernel(keep_bytes)
     if local is not None:
-        solver = solver.counting_on(local)
+        solver = solver.with_local(local)
         gp.kernel.coordinates(X[:1])  # raises an error for a kernel without coordinates before the long work
-    local = local or solver.counts_on(problem.system)
+    local = local or solver.local_correction(problem.system)
     init = problem.start(init, solver, merged)
     with slot as saved:
         run = Run(observe, progress, saved)
@@ -121,7 +130,7 @@ def _condition(
 
 def _required_dtype(gp: GP, X: Shaped[ArrayLike, "..."], solver: Solver) -> np.dtype:
     """The precision that the noise and the number of rows ask for."""
-    points = checks.inputs(X)
+    points = checks.as_inputs(X)
     variance = float(jnp.max(gp.kernel.diag(points)))
     noise = 1 / float(jnp.mean(1 / gp.noise))  # of rows with different noise, the precise ones count
     return required_dtype(variance, noise, points.shape[0])

@@ -25,8 +25,8 @@ class GP(eqx.Module):
     """
 
     kernel: Kernel
-    noise: Float[Array, "..."] = eqx.field(converter=partial(checks.positive, name="noise"))
-    mean: Float[Array, ""] = eqx.field(converter=partial(checks.scalar, name="mean"), default=0.0)
+    noise: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="noise"))
+    mean: Float[Array, ""] = eqx.field(converter=partial(checks.as_scalar, name="mean"), default=0.0)
 
     def __check_init__(self) -> None:
         # A name, or a class instead of an instance, would fail much later.
@@ -37,11 +37,11 @@ class GP(eqx.Module):
         return eqx.tree_pformat(self, short_arrays=False)
 
 
-PROCESS = "a GP such as GP(kernels.Matern32(0.5), noise=0.1)"
+GP_EXAMPLE = "a GP such as GP(kernels.Matern32(0.5), noise=0.1)"
 """Description of a valid GP in error messages."""
 
 
-def parts(gp: GP) -> dict[str, Any]:
+def named_parts(gp: GP) -> dict[str, Any]:
     """Return the parts of a GP by the names that error messages use."""
     return {"the kernel": gp.kernel, "the noise": gp.noise, "the mean": gp.mean}
 
@@ -50,5 +50,5 @@ def check_data(
     X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."]
 ) -> tuple[Float[Array, "N d"], Float[Array, "N"]]:
     """Return X and y as arrays. Raises `ValueError` if they are not valid data."""
-    X = checks.inputs(X)
-    return X, checks.outputs(y, X.shape[0])
+    X = checks.as_inputs(X)
+    return X, checks.as_target(y, X.shape[0])

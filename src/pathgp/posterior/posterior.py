@@ -13,13 +13,13 @@ from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
 from pathgp import _checks as checks
 from pathgp.functions import Canonical, Function
 from pathgp.linalg.precision import cast, dtype_of, in_own_precision, working_in
-from pathgp.parallel.sharding import everywhere, gathered, placed
-from pathgp.posterior.accuracy import Errors, Probes, Solved, compare, estimate
+from pathgp.parallel.sharding import gathered, replicate, shard_rows
+from pathgp.posterior.accuracy import Errors, HostSolution, Probes, estimate_errors, evaluate_probes
 from pathgp.posterior.gp import GP
 from pathgp.posterior.predict import Predictive
 from pathgp.posterior.problem import Problem
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
-from pathgp.runs.checkpoint import Checkpoint, slot_of
+from pathgp.runs.checkpoint import Checkpoint, open_slot
 from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Info, Solution, Solver
 from pathgp.solvers.base import AccuracyWarning
@@ -90,7 +90,7 @@ class Posterior(Predictive):
         return self.targets.signal.shape[1] - self.num_samples
 
     @property
-    def level(self) -> Float[Array, ""]:
+    def prior_mean(self) -> Float[Array, ""]:
         """The constant mean of the prior."""
         return self.gp.mean
 
@@ -124,15 +124,15 @@ class Posterior(Predictive):
         if system.mesh is None:
             return self
         at_rows = solution.rows is None and not self.solver.has_own_points
-        collect = system.collected if at_rows else gathered
-        residual = None if solution.residual is None else system.collected(solution.residual)
+        collect = system.gather_rows if at_rows else gathered
+        residual = None if solution.residual is None else system.gather_rows(solution.residual)
         points, weights = collect(solution.points), collect(solution.weights)
         info, rows, q = gathered((solution.info, solution.rows, solution.q))
         return dataclasses.replace(
             self,
             gp=gathered(self.gp),
             system=system.gathered(),
-            targets=self.targets.each(system.collected),
+            targets=self.targets.map_columns(system.gather_rows),
             prior=gathered(self.prior),
             solution=Solution(points, weights, residual, info, rows, q),
             key=gathered(self.key),
@@ -146,8 +146,8 @@ class Posterior(Predictive):
     def with_noise_of_rows(self) -> "Posterior":
         """The same posterior with a variance of the noise for each row, where it had one for all."""
         system = self.system
-        noise = system.collected(system.noise_diagonal)
-        split = dataclasses.replace(system, noise=placed(system.mesh, noise, mode="edge"))
+        noise = system.gather_rows(system.noise_diagonal)
+        split = dataclasses.replace(system, noise=shard_rows(system.mesh, noise, mode="edge"))
         return dataclasses.replace(self, gp=GP(self.gp.kernel, noise, self.gp.mean), system=split)
 
     @in_own_precision
@@ -155,9 +155,9 @@ class Posterior(Predictive):
         self, num: int, *, key: PRNGKeyArray, progress: bool = False, checkpoint: Checkpoint | None = None
     ) -> "Posterior":
         """The same posterior with `num` samples more. Only the new columns are solved."""
-        checks.whole(num, 1, "num")
-        checks.random_key(key)
-        slot = slot_of(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
+        checks.require_int(num, 1, "num")
+        checks.require_key(key)
+        slot = open_slot(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
         new = self.problem.with_draws(num, draw_key=draw_key, noise_key=noise_key)
         prior, targets = new.prior, new.targets
@@ -168,13 +168,13 @@ class Posterior(Predictive):
             )
         unfinished, observations = self.unfinished, self.observations
         if unfinished is not None:
-            unfinished = _beside(unfinished, _unfinished(self.system, targets, solution))
+            unfinished = _append_columns(unfinished, _unfinished(self.system, targets, solution))
         if observations is not None:
-            observations = _beside(observations, self.system.everywhere(targets.total))
+            observations = _append_columns(observations, self.system.replicate(targets.total))
         extended = dataclasses.replace(
             self,
-            targets=self.targets.beside(targets),
-            prior=Function(prior.features, _beside(self.prior.weights, prior.weights)),
+            targets=self.targets.append_columns(targets),
+            prior=Function(prior.features, _append_columns(self.prior.weights, prior.weights)),
             solution=self.solution.beside(solution),
             unfinished=unfinished,
             observations=observations,
@@ -209,18 +209,18 @@ class Posterior(Predictive):
         progress: bool,
         checkpoint: Checkpoint | None,
     ) -> "Posterior":
-        checks.random_key(key)
-        X = checks.inputs(X_new, "X_new")
+        checks.require_key(key)
+        X = checks.as_inputs(X_new, "X_new")
         if X.shape[1] != self.system.X.shape[1]:
             raise ValueError(f"X_new has {X.shape[1]} inputs, but the posterior was given {self.system.X.shape[1]}.")
         self.gp.kernel.check_inputs(X)
-        y = checks.columns(y_new, X.shape[0], "y_new", "X_new")
+        y = checks.as_targets(y_new, X.shape[0], "y_new", "X_new")
         if y.shape[1] != self.num_targets:
             raise ValueError(f"y_new has {y.shape[1]} targets, but the posterior was given {self.num_targets}.")
         data = {"X_new": X, "y_new": y, "noise": noise, "the key": key}
-        slot = slot_of(checkpoint, "update", lambda: {"the posterior": self._solved, **data})
+        slot = open_slot(checkpoint, "update", lambda: {"the posterior": self._solved, **data})
         noise_key, solve_key = jax.random.split(jax.random.fold_in(key, MORE_DATA))
-        noise = checks.noise_of_update(self.gp.noise, noise, X.shape[0])
+        noise = checks.noise_for_new_rows(self.gp.noise, noise, X.shape[0])
         old = self.gathered()
         larger = old.problem.with_rows(X, y, noise, noise_key)
         init = None  # a subset of more rows has other rows, for which there are no weights
@@ -230,7 +230,7 @@ class Posterior(Predictive):
         problem, merged = larger.merge_duplicates()
         problem = problem.shard(self.system.mesh)
         init = problem.start(init, self.solver, merged)
-        local = self.local or self.solver.counts_on(problem.system)
+        local = self.local or self.solver.local_correction(problem.system)
         with slot as saved:
             run = Run(progress=progress, saved=saved)
             solution = self.solver.solve(problem.system, problem.targets, key=solve_key, init=init, run=run)
@@ -255,7 +255,7 @@ def posterior_of(problem: Problem, solution: Solution, solver: Solver, local: Lo
         local=local,
         projection=None if local is None else local.projection(system),
         unfinished=None if local is None or is_exact else _unfinished(system, problem.targets, solution),
-        observations=system.everywhere(problem.targets.total) if is_sharded else None,
+        observations=system.replicate(problem.targets.total) if is_sharded else None,
         exact=_exact_variance(system, solution),
     )
     return _with_errors(dataclasses.replace(posterior, solution=dataclasses.replace(solution, factor=None)))
@@ -273,7 +273,7 @@ def _with_errors(posterior: Posterior) -> Posterior:
     """With its estimated errors in `info`, and a warning where they are above what is promised."""
     info = dataclasses.replace(posterior.info, precision=str(posterior.solution.weights.dtype))
     if not isinstance(posterior.solver, Inducing):
-        posterior, found = _compared(posterior)
+        posterior, found = _compare_at_probes(posterior)
         info = dataclasses.replace(info, mean_error=found.mean, variance_error=found.variance)
         _warn_of_errors(found, info)
     # As float32 whatever the precision of the weights, for it is read outside.
@@ -281,12 +281,12 @@ def _with_errors(posterior: Posterior) -> Posterior:
     return dataclasses.replace(posterior, solution=dataclasses.replace(posterior.solution, info=info))
 
 
-def _compared(posterior: Posterior) -> tuple[Posterior, Errors]:
+def _compare_at_probes(posterior: Posterior) -> tuple[Posterior, Errors]:
     """The posterior with the ratio of its variances to local ones, and its errors, both estimated at a few points."""
     system, solution = posterior.system, posterior.solution
-    host = lambda columns: np.asarray(system.collected(columns))
+    host = lambda columns: np.asarray(system.gather_rows(columns))
     at_rows = solution.rows is None
-    solved = Solved(
+    solved = HostSolution(
         kernel=posterior.gp.kernel,
         X=host(system.X),
         noise=host(system.noise_diagonal),
@@ -297,26 +297,26 @@ def _compared(posterior: Posterior) -> tuple[Posterior, Errors]:
         rows=None if at_rows else np.asarray(solution.rows),
         variance=posterior.exact,
     )
-    probes = compare(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
+    probes = evaluate_probes(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
     draws = np.asarray(posterior.prior(probes.x), np.float64)
     ratio = probes.ratio(draws)
     posterior = dataclasses.replace(posterior, ratio=cast(ratio, solution.weights.dtype))
     sampled = dataclasses.replace(posterior, exact=None)
     if posterior.exact is None or (system.size > FACTOR_ROWS and posterior.num_samples):
-        found = _estimated(sampled, probes, draws)
+        found = _estimate_at_probes(sampled, probes, draws)
         if posterior.exact is None or found.bias <= PROMISED_ERROR / 2:
             return sampled, found
-    return posterior, _estimated(posterior, probes, draws)
+    return posterior, _estimate_at_probes(posterior, probes, draws)
 
 
-def _estimated(posterior: Posterior, probes: Probes, draws: Float64[np.ndarray, "p s"]) -> Errors:
+def _estimate_at_probes(posterior: Posterior, probes: Probes, draws: Float64[np.ndarray, "p s"]) -> Errors:
     """The errors of what a posterior predicts at the probes."""
     if posterior.num_samples or posterior.exact is not None:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
     else:
         mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
-    mean = mean.reshape(len(mean), -1) - float(posterior.level)
-    return estimate(probes, draws, mean, variance, posterior.ratio)
+    mean = mean.reshape(len(mean), -1) - float(posterior.prior_mean)
+    return estimate_errors(probes, draws, mean, variance, posterior.ratio)
 
 
 def _warn_of_errors(found: Errors, info: Info) -> None:
@@ -342,16 +342,16 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
     are asked for: the weights of `Projection.rows` follow after the part of the residual that does not need them.
     """
     if solution.residual is not None:
-        return system.everywhere(solution.residual)
+        return system.replicate(solution.residual)
     if solution.rows is None:
-        return system.everywhere(targets.total - system @ solution.weights)
+        return system.replicate(targets.total - system @ solution.weights)
     points, w = solution.points, solution.weights
     residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
-        return jnp.concatenate([system.everywhere(residual), -everywhere(system.mesh, w)])
-    return system.everywhere(residual - system.values(Function(Canonical(system.kernel, points), w)))
+        return jnp.concatenate([system.replicate(residual), -replicate(system.mesh, w)])
+    return system.replicate(residual - system.values(Function(Canonical(system.kernel, points), w)))
 
 
-def _beside(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
+def _append_columns(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
     """The columns of the right after those of the left."""
     return jnp.concatenate([left, right], axis=1)

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float64, Shaped
 
 from pathgp._checks import check_not_forked
-from pathgp.functions import POINTS, Function, by_tiles, padded
+from pathgp.functions import TILE_POINTS, Function, evaluate_tiles, pad_points
 from pathgp.kernels.features import Constant
 from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.linalg.tiles import map_rows
@@ -36,7 +36,7 @@ class Predictive(eqx.Module):
 
     @property
     @abstractmethod
-    def level(self) -> Float[Array, ""]:
+    def prior_mean(self) -> Float[Array, ""]:
         """The constant mean of the prior."""
 
     @property
@@ -95,7 +95,7 @@ class Predictive(eqx.Module):
     def mean(self) -> Function:
         """The posterior mean: `mean(x)` has shape (n,), or (n, targets) for several targets."""
         several = self.num_targets > 1
-        return self.columns(slice(self.num_targets) if several else 0) + Function(Constant(), self.level[None])
+        return self.columns(slice(self.num_targets) if several else 0) + Function(Constant(), self.prior_mean[None])
 
     @property
     @in_own_precision
@@ -120,7 +120,7 @@ class Predictive(eqx.Module):
         # f + k(·, X)(v − α): the weights are subtracted, so that the update is evaluated once.
         mean, update = self.columns(0), self.columns(slice(self.num_targets, None))
         weights = jax.tree.map(lambda m, w: m[:, None] - w, mean.weights, update.weights)
-        return self.draws + Function(update.features, weights) + Function(Constant(), self.level[None])
+        return self.draws + Function(update.features, weights) + Function(Constant(), self.prior_mean[None])
 
     def sample(self, index: int) -> Function:
         """Return one posterior sample: `sample(i)(x)` has shape (n,)."""
@@ -134,7 +134,7 @@ class Predictive(eqx.Module):
 
     @property
     @in_own_precision
-    def joint(self) -> Function:
+    def all_columns(self) -> Function:
         """All columns at once: the mean without its constant, then the negated deviations."""
         check_not_forked()
         self._refuse_no_samples()
@@ -175,11 +175,11 @@ class Predictive(eqx.Module):
         return evaluate_rows(self._predict, dtype_of(self), x)
 
     def _predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
-        points, n = padded(x, self.update_at_points.features.inputs)
+        points, n = pad_points(x, self.update_at_points.features.inputs)
         parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed, self.ratio
-        values = by_tiles(_moments, parts, points)[:n]
+        values = evaluate_tiles(_moments, parts, points)[:n]
         mean = values[:, :-1] if self.num_targets > 1 else values[:, 0]
-        return mean + self.level, values[:, -1]
+        return mean + self.prior_mean, values[:, -1]
 
     def _refuse_no_samples(self) -> None:
         if self.num_samples == 0:
@@ -195,7 +195,7 @@ class Predictive(eqx.Module):
         return Predictor(
             prior=self.draws,
             canonical=self.update_at_points,
-            constant=self.level,
+            constant=self.prior_mean,
             projection=self.projection,
             unfinished=self.unfinished,
             observations=functools.reduce(jnp.add, self.observed),
@@ -222,7 +222,7 @@ class Predictor(Predictive):
         return self.prior
 
     @property
-    def level(self) -> Float[Array, ""]:
+    def prior_mean(self) -> Float[Array, ""]:
         """The constant mean of the prior."""
         return self.constant
 
@@ -260,7 +260,7 @@ def _moments(
         if projection is None:
             variance = jnp.mean((f - values[:, targets:]) ** 2, axis=1)
         else:
-            added, local, known = projection.with_reference(x, unfinished, observed)
+            added, local, known = projection.apply_with_variance(x, unfinished, observed)
             values = values + added
             own = f - values[:, targets:]
             estimated, sampling = log_ratio(own, f - local[:, targets:])
@@ -274,7 +274,7 @@ def _moments(
     return map_rows(at, X)
 
 
-def in_whole_tiles(
+def evaluate_whole_tiles(
     f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
     """Return f(X), evaluated `POINTS` rows at a time, or on all whole tiles at once with several devices.
@@ -282,5 +282,5 @@ def in_whole_tiles(
     Programs for other numbers of rows sum in another order. In float32 a prediction would then depend, by rounding, on
     the number of other rows that are predicted in the same call.
     """
-    padding = np.repeat(X[-1:], -len(X) % POINTS, axis=0)
+    padding = np.repeat(X[-1:], -len(X) % TILE_POINTS, axis=0)
     return np.asarray(f(np.concatenate([X, padding])), np.float64)[: len(X)]

@@ -12,7 +12,7 @@ from pathgp.functions import Function
 from pathgp.kernels.features import Features
 from pathgp.posterior.gp import GP
 from pathgp.solvers import Solver
-from pathgp.system.duplicates import Places, put_together
+from pathgp.system.duplicates import DistinctRows, merge_duplicates
 from pathgp.system.system import System, Targets
 
 
@@ -42,36 +42,36 @@ class Problem(eqx.Module):
         feature_key, draw_key, noise_key, solve_key = jax.random.split(key, 4)
         system = System(gp.kernel, X, gp.noise)
         prior = _draw(gp.kernel.features(feature_key, num_features, X.shape[1]), num_samples, draw_key)
-        targets = _mean_targets(y, gp).beside(_sample_targets(system, prior, noise_key))
+        targets = _mean_targets(y, gp).append_columns(_sample_targets(system, prior, noise_key))
         return cls(gp, system, targets, prior, solve_key)
 
-    def merge_duplicates(self) -> tuple["Problem", Places | None]:
+    def merge_duplicates(self) -> tuple["Problem", DistinctRows | None]:
         """Return the problem with each distinct input once, and which row became which; None without duplicates."""
-        system, targets, found = put_together(self.system, self.targets)
+        system, targets, found = merge_duplicates(self.system, self.targets)
         if found is None:
             return self, None
         return dataclasses.replace(self, gp=_with_noise(self.gp, system.noise), system=system, targets=targets), found
 
     def shard(self, mesh: Mesh | None) -> "Problem":
         """Return the problem with its rows sharded over the devices of a mesh."""
-        system = self.system.split(mesh)
-        return dataclasses.replace(self, system=system, targets=self.targets.each(system.placed))
+        system = self.system.shard(mesh)
+        return dataclasses.replace(self, system=system, targets=self.targets.map_columns(system.shard_rows))
 
     def with_stored_kernel(self, keep_bytes: int) -> "Problem":
         """Return the problem with K in memory, if it fits in `keep_bytes`."""
-        return dataclasses.replace(self, system=self.system.kept(keep_bytes))
+        return dataclasses.replace(self, system=self.system.with_stored_kernel(keep_bytes))
 
     def with_rows(
         self, X: Float[Array, "n d"], y: Float[Array, "n t"], noise: Float[Array, "..."], key: PRNGKeyArray
     ) -> "Problem":
         """Return the problem with more rows, on one device; the prior draws stay the same."""
         old, new = self.system, System(self.gp.kernel, X, noise)
-        targets = _mean_targets(y, self.gp).beside(_sample_targets(new, self.prior, key))
+        targets = _mean_targets(y, self.gp).append_columns(_sample_targets(new, self.prior, key))
         if old.noise.ndim or noise.ndim:
             noise = jnp.concatenate([old.noise_diagonal, new.noise_diagonal])
         system = System(self.gp.kernel, jnp.concatenate([old.X, X]), noise, old.tile)
         gp = _with_noise(self.gp, noise)
-        return dataclasses.replace(self, gp=gp, system=system, targets=self.targets.above(targets))
+        return dataclasses.replace(self, gp=gp, system=system, targets=self.targets.append_rows(targets))
 
     def with_draws(self, num: int, *, draw_key: PRNGKeyArray, noise_key: PRNGKeyArray) -> "Problem":
         """Return the problem of `num` new prior draws only, on the same features."""
@@ -79,7 +79,7 @@ class Problem(eqx.Module):
         return dataclasses.replace(self, prior=prior, targets=_sample_targets(self.system, prior, noise_key))
 
     def start(
-        self, init: Float[Array, "M s"] | None, solver: Solver, merged: Places | None
+        self, init: Float[Array, "M s"] | None, solver: Solver, merged: DistinctRows | None
     ) -> Float[Array, "P s"] | None:
         """Return weights to start from as the solver expects them: merged and sharded as the rows are.
 
@@ -94,7 +94,7 @@ class Problem(eqx.Module):
         expected = rows, self.targets.signal.shape[1]
         if init.shape != expected:
             raise ValueError(f"init must have the shape {expected} of the weights, but its shape is {init.shape}.")
-        return init if solver.has_own_points else self.system.placed(init)
+        return init if solver.has_own_points else self.system.shard_rows(init)
 
 
 def _with_noise(gp: GP, noise: Float[Array, "..."]) -> GP:

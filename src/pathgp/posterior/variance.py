@@ -9,10 +9,10 @@ from jaxtyping import Array, Float, Float64, Shaped
 from scipy import linalg
 
 from pathgp._checks import is_concrete
-from pathgp.functions import POINTS, padded
+from pathgp.functions import TILE_POINTS, pad_points
 from pathgp.kernels import Kernel
 from pathgp.linalg.precision import cast, evaluate_rows
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 
 
 class ExactVariance(eqx.Module):
@@ -34,7 +34,7 @@ class ExactVariance(eqx.Module):
 
     def _evaluate(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
         if is_concrete(x):
-            points, n = padded(x, self.X.shape[1])
+            points, n = pad_points(x, self.X.shape[1])
             return jnp.asarray(self.on_host(np.asarray(points))[:n])
         # Inside a JAX transformation, LAPACK on the host is not available.
         kernel, X = cast((self.kernel, self.X), np.float64)
@@ -46,13 +46,13 @@ class ExactVariance(eqx.Module):
 
         The variance of a row does not depend on the number of other rows.
         """
-        tiles = [self._tile(x[i : i + POINTS]) for i in range(0, len(x), POINTS)]
+        tiles = [self._tile(x[i : i + TILE_POINTS]) for i in range(0, len(x), TILE_POINTS)]
         return np.concatenate(tiles) if tiles else np.zeros(0)
 
     def _tile(self, x: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
         with jax.enable_x64(True):
             prior = np.asarray(cast(self.kernel, np.float64).diag(jnp.asarray(x, jnp.float64)))
-        k = wide(self.kernel, self.X, jnp.asarray(x))
+        k = kernel_float64(self.kernel, self.X, jnp.asarray(x))
         half = linalg.solve_triangular(self.factor, k, lower=True, overwrite_b=True, check_finite=False)
         return np.maximum(prior - np.sum(half**2, axis=0), 0)
 

@@ -37,7 +37,7 @@ class DiskFullError(OSError):
 
 
 @contextmanager
-def replacing(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
+def atomic_path(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path]:
     """Yield a temporary path next to `path`; on success fsync it and rename it over `path`, on failure delete it.
 
     A reader never sees half a file, however large it is. Of several writers, in threads, processes or on machines that
@@ -155,7 +155,7 @@ def _rename_unless_exists(source: pathlib.Path, path: pathlib.Path) -> None:
 
 def write_atomically(path: pathlib.Path, content: bytes, force: bool = True) -> None:
     """Write `content` to a file atomically; see `replacing`."""
-    with replacing(path, force) as beside:
+    with atomic_path(path, force) as beside:
         beside.write_bytes(content)
 
 
@@ -173,7 +173,7 @@ def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], header:
         index[name] = {"dtype": TENSOR_TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
     head = json.dumps(index).encode()
     head += b" " * (-len(head) % 8)
-    with replacing(path) as beside, open(beside, "wb") as file:
+    with atomic_path(path) as beside, open(beside, "wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

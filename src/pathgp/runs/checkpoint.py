@@ -29,7 +29,7 @@ from jax.sharding import Mesh
 from safetensors import SafetensorError, safe_open
 
 from pathgp import _checks as checks
-from pathgp.parallel.sharding import is_shared, most_of_all, on_host, placed_like, same_everywhere
+from pathgp.parallel.sharding import all_equal, all_max, on_host, placed_like, spans_processes
 from pathgp.runs.atomic import locked, write_tensors
 
 FORMAT = "pathgp checkpoint 1"
@@ -78,14 +78,14 @@ class Checkpoint(eqx.Module):
     part: str = ""
 
     def __check_init__(self) -> None:
-        checks.at_least(self.every_seconds, 0, "Checkpoint.every_seconds")
+        checks.require_at_least(self.every_seconds, 0, "Checkpoint.every_seconds")
 
     @property
     def files(self) -> list[pathlib.Path]:
         """The checkpoint files in the directory, sorted."""
         return sorted(self.directory.glob(f"*{SUFFIX}"))
 
-    def named(self, part: str) -> "Checkpoint":
+    def with_part(self, part: str) -> "Checkpoint":
         """Return the checkpoint with another `part`, the prefix of its file names."""
         return dataclasses.replace(self, part=part)
 
@@ -94,7 +94,7 @@ class Checkpoint(eqx.Module):
         return self.directory / ".lock"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def reserve(self) -> Iterator[None]:
         """Reserve the directory, created if needed, for this run.
 
         The reservation ends with the block, and also if the run is killed. In a job, the first process holds it for
@@ -119,7 +119,7 @@ class Checkpoint(eqx.Module):
                 except BlockingIOError:
                     taken = 1
             if jax.process_count() > 1:
-                (taken,) = most_of_all(taken)
+                (taken,) = all_max(taken)
             if taken:
                 raise BlockingIOError(
                     f"the checkpoint directory {self.directory} is in use by another run: wait until it ends, or "
@@ -198,23 +198,25 @@ class Slot:
     ) -> None:
         in_job = bool(self._handlers)
         self._give_back_signals()
-        if error is None or not is_shared(self._unwritten):  # after an error, the others may not take part in writing
+        if error is None or not spans_processes(
+            self._unwritten
+        ):  # after an error, the others may not take part in writing
             self._write()
         if error is None and in_job:
-            self._stop(*most_of_all(self._signal))
+            self._stop(*all_max(self._signal))
 
     def _stop(self, number: int) -> None:
         if number:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    def keep(self, state: Any, **numbers: Any) -> None:
+    def save(self, state: Any, **numbers: Any) -> None:
         """Keep the state of the run, a pytree of arrays, and numbers or lists of numbers; write them if it is time."""
         # Copied, because a list may grow before it is written; one assignment, because Ctrl-C may come between two.
         copied = {name: np.array(value, np.float64) for name, value in numbers.items()}
         self._unwritten = jax.block_until_ready(state), copied
         is_time, stop = time.monotonic() - self._written_at >= self.every_seconds, 0
-        if is_shared(state):
-            is_time, stop = most_of_all(is_time, self._signal)
+        if spans_processes(state):
+            is_time, stop = all_max(is_time, self._signal)
         if is_time or stop:
             self._write()
         self._stop(stop)
@@ -243,7 +245,7 @@ class Slot:
         if self.path.exists():
             with _opened(self.path) as file:
                 header = file.metadata()
-        if not same_everywhere(header.get("content", "")):
+        if not all_equal(header.get("content", "")):
             raise ValueError(
                 f"{self.path} is not the same file in all processes of the job: give a directory that all of them see."
             )
@@ -288,13 +290,13 @@ class Slot:
         self._written_at = time.monotonic()
 
 
-def slot_of(
+def open_slot(
     checkpoint: Checkpoint | None, kind: str, identity: Callable[[], Mapping[str, Any]]
 ) -> AbstractContextManager[Slot | None]:
     """Return the file of a run, or a null context if `checkpoint` is None, without calling `identity`."""
     if checkpoint is None:
         return nullcontext()
-    checks.instance(checkpoint, Checkpoint, "checkpoint", "a Checkpoint such as Checkpoint('folder'), or None")
+    checks.require_instance(checkpoint, Checkpoint, "checkpoint", "a Checkpoint such as Checkpoint('folder'), or None")
     return checkpoint.slot(kind, identity())
 
 

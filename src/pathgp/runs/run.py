@@ -21,14 +21,14 @@ class Snapshot(eqx.Module):
     weights: Float[Array, "N s"]
 
 
-class Every(eqx.Module):
+class Observer(eqx.Module):
     """Call `call(snapshot)` every `steps` steps, for instance to record a learning curve."""
 
     steps: int
     call: Callable[[Snapshot], None]
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "Every.steps")
+        checks.require_at_least(self.steps, 1, "Observer.steps")
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
     saved : the slot of a checkpoint that the run is resumed from and saved to
     """
 
-    def __init__(self, observe: Every | None = None, progress: bool = False, saved: Slot | None = None) -> None:
+    def __init__(self, observe: Observer | None = None, progress: bool = False, saved: Slot | None = None) -> None:
         self.observe, self.progress, self.saved = observe, progress, saved
         self._clock = time.perf_counter()
         self._bar: Any = None
@@ -95,10 +95,10 @@ class Run:
         if self.observe is not None:
             self.observe.call(Snapshot(steps, passes, self.seconds, weights))
 
-    def keep(self, state: Any, **numbers: Any) -> None:
+    def save(self, state: Any, **numbers: Any) -> None:
         """Save a state, if there is a checkpoint and it is time to."""
         if self.saved is not None:
-            self.saved.keep(state, **numbers)
+            self.saved.save(state, **numbers)
 
     def _advance_bar(self, steps: int) -> None:
         if self._bar is not None:

@@ -1,6 +1,6 @@
 """Solvers of the linear system (K + Σ) W = B, one class per method."""
 
-from pathgp.runs.run import Every, Run, Snapshot
+from pathgp.runs.run import Observer, Run, Snapshot
 from pathgp.solvers.auto import Auto
 from pathgp.solvers.base import (
     AccuracyWarning,
@@ -37,13 +37,13 @@ __all__ = [
     "Cholesky",
     "ConvergenceWarning",
     "DivergenceError",
-    "Every",
     "HandOverWarning",
     "InducingCG",
     "InducingCholesky",
     "InducingSGD",
     "Info",
     "Iterative",
+    "Observer",
     "Run",
     "Snapshot",
     "Solution",

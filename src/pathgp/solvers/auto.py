@@ -79,7 +79,9 @@ class Auto(Solver):
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
-        checks.instance(self.local, Local | None, "Auto.local", "a local projection such as Local(128), or None")
+        checks.require_instance(
+            self.local, Local | None, "Auto.local", "a local projection such as Local(128), or None"
+        )
 
     def choose(self, system: System) -> Choice:
         """Return the solver for `system`, its local correction and the reason."""
@@ -107,11 +109,11 @@ class Auto(Solver):
         )
         return Choice(SubsetOfData(SUBSET_ROWS, few), self.local, reason)
 
-    def counts_on(self, system: System) -> Local | None:
+    def local_correction(self, system: System) -> Local | None:
         """Return the local correction of the chosen solver."""
         return self.choose(system).local
 
-    def counting_on(self, local: Local) -> "Auto":
+    def with_local(self, local: Local) -> "Auto":
         """Return this solver with `local` as its local correction."""
         return dataclasses.replace(self, local=local)
 

@@ -135,11 +135,11 @@ class Solver(eqx.Module):
         """
         return self.solve(system, targets, key=solve_key, run=run)
 
-    def counts_on(self, system: System) -> Local | None:
+    def local_correction(self, system: System) -> Local | None:
         """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
         return None
 
-    def counting_on(self, local: Local) -> "Solver":
+    def with_local(self, local: Local) -> "Solver":
         """The solver that it is when `local` will finish its work: itself, unless it then stops earlier.
 
         A local projection finishes the weights of rows of the data; a solver whose weights belong to other points

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.linalg.blocks import tall_svd
-from pathgp.parallel.sharding import over_rows, take
+from pathgp.parallel.sharding import gather_rows, shard_map_rows
 from pathgp.solvers.loop import Iterative, Position, Solve
 from pathgp.system.system import System, Targets
 
@@ -68,8 +68,8 @@ class CG(Iterative):
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "CG.steps")
-        checks.at_least(self.rank, 0, "CG.rank")
+        checks.require_at_least(self.steps, 1, "CG.steps")
+        checks.require_at_least(self.rank, 0, "CG.rank")
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Preconditioner | None:
         """Return the preconditioner, or None if `rank` is 0."""
@@ -88,19 +88,19 @@ class CG(Iterative):
         """Start from zero weights, or from `init`, whose residual costs one pass."""
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
-        return _begun(plan, w, r)
+        return _start_from(plan, w, r)
 
-    def confirmed(self, solve: Solve, at: Position) -> Position:
+    def confirm(self, solve: Solve, at: Position) -> Position:
         """Recompute the residual from the weights, and start again from there.
 
         The residual of the recursion drifts from that of the weights; it has been up to 8000 times smaller.
         """
-        state = _renewed(solve.plan, solve.system, solve.targets, at.state)
+        state = _restart_from(solve.plan, solve.system, solve.targets, at.state)
         look = solve.look(state)
         return at._replace(
             state=state,
             look=look,
-            converged=self.verdict(look, solve.targets),
+            converged=self.has_converged(look, solve.targets),
             best=solve.iterate(state, look),  # the best so far was measured by the recursion
             renewals=at.renewals + 1,
             left=(at.left[1], float(jnp.max(look.relative))),
@@ -110,7 +110,7 @@ class CG(Iterative):
         """Whether the last renewal no longer halved the true residual."""
         return at.left[1] > HALVED * at.left[0]
 
-    def restarted(
+    def restart(
         self,
         plan: Any,
         system: System,
@@ -121,17 +121,17 @@ class CG(Iterative):
         grown: Bool[Array, "s"],
     ) -> _State:
         """Restart the columns `grown` from `weights`, with the residual computed from these."""
-        again = _begun(plan, weights, targets.total - system @ weights)
+        again = _start_from(plan, weights, targets.total - system @ weights)
         return jax.tree.map(lambda new, old: jnp.where(grown, new, old), again, state)
 
     def step(self, plan: Any, system: System, targets: Targets, state: _State) -> _State:
         """Take one iteration of every column."""
         Hp = system @ state.p
-        a = _ratio(state.rz, jnp.sum(state.p * Hp, axis=0))
+        a = _safe_divide(state.rz, jnp.sum(state.p * Hp, axis=0))
         w, r = state.w + a * state.p, state.r - a * Hp
         z = r if plan is None else plan(r)
         rz = jnp.sum(r * z, axis=0)
-        return _State(w, r, z + _ratio(rz, state.rz) * state.p, rz)
+        return _State(w, r, z + _safe_divide(rz, state.rz) * state.p, rz)
 
     def weights(self, plan: Any, state: _State) -> Float[Array, "N s"]:
         """Return the last iterate."""
@@ -149,18 +149,18 @@ class CG(Iterative):
 
 
 @eqx.filter_jit
-def _renewed(plan: Any, system: System, targets: Targets, state: _State) -> _State:
+def _restart_from(plan: Any, system: System, targets: Targets, state: _State) -> _State:
     """A start at the present weights."""
-    return system.constrained(_begun(plan, state.w, targets.total - system @ state.w))
+    return system.constrain_sharding(_start_from(plan, state.w, targets.total - system @ state.w))
 
 
-def _begun(plan: Any, w: Float[Array, "N s"], r: Float[Array, "N s"]) -> _State:
+def _start_from(plan: Any, w: Float[Array, "N s"], r: Float[Array, "N s"]) -> _State:
     """Return the state that starts at the weights w with the residual r."""
     z = r if plan is None else plan(r)
     return _State(w, r, z, jnp.sum(r * z, axis=0))
 
 
-def _ratio(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
+def _safe_divide(a: Float[Array, "s"], b: Float[Array, "s"]) -> Float[Array, "s"]:
     """Return a / b, and 0 where b is not positive, so that a column without residual does not become 0/0."""
     return jnp.where(b > 0, a / jnp.where(b > 0, b, 1), 0)
 
@@ -177,8 +177,8 @@ def pivoted_cholesky(system: System, rank: int) -> tuple[Float[Array, "N k"], In
     def add_column(i: Int[Array, ""], state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         L, variance, pivots = state
         pivot = jnp.argmax(variance)
-        column = over_rows(mesh, kernel_column, (X,), (system.kernel, system.inputs(pivot[None])), total=False)
-        column = system.without_padding(column) - L @ take(mesh, L, pivot[None])[0]
+        column = shard_map_rows(mesh, kernel_column, (X,), (system.kernel, system.inputs(pivot[None])), total=False)
+        column = system.without_padding(column) - L @ gather_rows(mesh, L, pivot[None])[0]
         scale = jnp.sqrt(jnp.maximum(variance[pivot], jnp.finfo(X.dtype).tiny))
         column = jnp.where(variance[pivot] > 1e-6 * jnp.max(initial), column / scale, 0)
         # A variance of −1 marks a row that has been a pivot, so that argmax does not choose it again.
@@ -186,6 +186,6 @@ def pivoted_cholesky(system: System, rank: int) -> tuple[Float[Array, "N k"], In
         return L.at[:, i].set(column), variance, pivots.at[i].set(pivot)
 
     initial = system.without_padding(system.kernel.diag(X))
-    L, variance = system.constrained((jnp.zeros((X.shape[0], rank), X.dtype), initial))
+    L, variance = system.constrain_sharding((jnp.zeros((X.shape[0], rank), X.dtype), initial))
     L, _, pivots = jax.lax.fori_loop(0, rank, add_column, (L, variance, jnp.zeros(rank, int)))
     return L, pivots

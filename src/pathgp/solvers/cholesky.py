@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from pathgp.linalg.factor import substitute
 from pathgp.runs.run import Run
 from pathgp.solvers.base import Info, Solution, Solver
-from pathgp.system.dense import factor_of, row_tiles
+from pathgp.system.dense import cholesky_factor, row_tiles
 from pathgp.system.system import System, Targets
 
 
@@ -41,14 +41,14 @@ class Cholesky(Solver):
     ) -> Solution:
         """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
-        split, targets = system, targets.each(system.collected)
+        split, targets = system, targets.map_columns(system.gather_rows)
         system = system.gathered()  # each process solves the whole system on its own host
-        L = factor_of(system)
+        L = cholesky_factor(system)
         B = np.asarray(targets.total, dtype=np.float64)
         W = substitute(L, B).astype(targets.signal.dtype)
         # The factor has overwritten H, so its rows are computed again.
         left = B - np.concatenate([rows @ W for _, rows in row_tiles(system)])
-        weights, residual = (split.placed(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))
+        weights, residual = (split.shard_rows(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))
         relative = jnp.asarray(np.linalg.norm(left, axis=0) / np.asarray(targets.norms), dtype=W.dtype)
         seconds = time.perf_counter() - clock
         if run is not None:

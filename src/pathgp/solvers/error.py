@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-BLOCK = 256
+BLOCK_ROWS = 256
 """Rows around a probe whose system is solved exactly: twice as many as `Local` uses by default."""
 
-PARTNERS = 16
+NUM_PARTNERS = 16
 """A probe is displaced from a row by the difference of two of this many nearest rows."""
 
 SLOPE, SLOPE_SPREAD = 1.5, 1.0
 """Prior mean and standard deviation of the slope of the error on its estimate ê."""
 
 
-def partners(nearest: Any) -> tuple[Any, Any]:
+def pick_neighbour_pairs(nearest: Any) -> tuple[Any, Any]:
     """Return two of the rows nearest to each probe's own row; which two varies from probe to probe.
 
     `nearest` has the own row of each probe in its first column.
@@ -27,7 +27,7 @@ def partners(nearest: Any) -> tuple[Any, Any]:
     return nearest[probe, first + probe % others], nearest[probe, first + (probe + others // 2) % others]
 
 
-def displaced(A: Any, B: Any, C: Any, X: Any) -> Any:
+def displace(A: Any, B: Any, C: Any, X: Any) -> Any:
     """Return A + 0.7 (B − C), clipped to the range of X, for rows A and two neighbours of each, B and C.
 
     The displacement is about as long as the distance of a new row to the data, and runs along the data. Points half-way
@@ -38,7 +38,7 @@ def displaced(A: Any, B: Any, C: Any, X: Any) -> Any:
 
 
 @jax.jit
-def slope(
+def estimate_slope(
     deviations: Float[Array, "p s"],
     guess: Float[Array, "p s"],
     prior: float | Float[Array, ""] = SLOPE,

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features
-from pathgp.linalg.neighbours import Neighbours, search
+from pathgp.linalg.neighbours import Neighbours, build_index
 from pathgp.linalg.small import definite_solve
 from pathgp.linalg.tiles import map_rows
-from pathgp.parallel.sharding import everywhere, share
+from pathgp.parallel.sharding import map_over_devices, replicate
 from pathgp.system.system import System
 
 QUERIES = 64
@@ -58,7 +58,7 @@ class Projection(Features):
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
     @property
-    def apart(self) -> bool:
+    def is_sharded(self) -> bool:
         """True if there is a mesh."""
         return self.mesh is not None
 
@@ -87,9 +87,9 @@ class Projection(Features):
         def at(X: Float[Array, "t d"], of: Projection, weights: Float[Array, "N s"]) -> Float[Array, "t s"]:
             return map_rows(lambda x: of._sum(*of.coefficients(x), weights), X, QUERIES)
 
-        return share(self.mesh, at, (X,), (self, weights))
+        return map_over_devices(self.mesh, at, (X,), (self, weights))
 
-    def with_reference(
+    def apply_with_variance(
         self,
         X: Float[Array, "n d"],
         weights: Float[Array, "m s"] | None,
@@ -116,7 +116,7 @@ class Projection(Features):
 
             return map_rows(some, X, QUERIES)
 
-        values, s = share(self.mesh, at, (X,), (self, weights, observed)), observed[0].shape[1]
+        values, s = map_over_devices(self.mesh, at, (X,), (self, weights, observed)), observed[0].shape[1]
         return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
 
     def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
@@ -199,20 +199,20 @@ class Local(eqx.Module):
     taper: float = 0.25
 
     def __check_init__(self) -> None:
-        checks.at_least(self.neighbours, 1, "Local.neighbours")
+        checks.require_at_least(self.neighbours, 1, "Local.neighbours")
         if not 0 <= self.taper < 1:
             raise ValueError(f"Local.taper must be at least 0 and below 1, but it is {self.taper}.")
 
     def projection(
         self,
         system: System,
-        search: Callable[[Float[Array, "N e"]], Neighbours] = search,
+        search: Callable[[Float[Array, "N e"]], Neighbours] = build_index,
     ) -> Projection:
         """Return the features of the correction for `system`.
 
         `search` builds the index of neighbours from the kernel's coordinates of the rows.
         """
-        X, noise = system.everywhere(system.X), system.everywhere(system.noise_diagonal)
-        index = everywhere(system.mesh, search(system.kernel.coordinates(X)))
+        X, noise = system.replicate(system.X), system.replicate(system.noise_diagonal)
+        index = replicate(system.mesh, search(system.kernel.coordinates(X)))
         neighbours = min(self.neighbours, system.size)
         return Projection(system.kernel, X, noise, index, neighbours, self.taper, mesh=system.mesh)

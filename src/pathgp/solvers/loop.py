@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from pathgp.parallel.sharding import any_process
+from pathgp.parallel.sharding import any_over_processes
 from pathgp.runs.run import Run
 from pathgp.solvers.base import MORE, DivergenceError, Info, Solution, Solver, warn_unless_converged
 from pathgp.system.system import System, Targets
@@ -40,11 +40,11 @@ class Iterative(Solver):
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
         """The plan: what is computed once."""
 
-    def prepared(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
+    def make_plan(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
         """The plan from `prepare`, compiled; a solver that prepares itself on the host calls it as it is."""
         return _prepare(self, system, targets, key)
 
-    def remark(self, plan: Any) -> str:
+    def note(self, plan: Any) -> str:
         """What the plan had to add to go on, for `Info.reason`."""
         return ""
 
@@ -71,7 +71,7 @@ class Iterative(Solver):
     is_bounded: ClassVar[bool] = True
     """Whether an iterate that is worse than zero weights means that the solve has diverged."""
 
-    def confirmed(self, solve: "Solve", at: "Position") -> "Position":
+    def confirm(self, solve: "Solve", at: "Position") -> "Position":
         """The position when the solve seems to have converged, and where it ends.
 
         A method whose residual is that of a recursion recomputes it here, and may turn out not to have converged.
@@ -82,7 +82,7 @@ class Iterative(Solver):
         """Whether working precision allows no smaller residual."""
         return False
 
-    def restarted(
+    def restart(
         self,
         plan: Any,
         system: System,
@@ -99,11 +99,11 @@ class Iterative(Solver):
         """The estimated error of each column; zero for a method that has no estimate."""
         return jnp.zeros_like(targets.signal[0])
 
-    def verdict(self, look: "Look", targets: Targets) -> Bool[Array, "s"]:
+    def has_converged(self, look: "Look", targets: Targets) -> Bool[Array, "s"]:
         """Whether each column has converged: its relative residual is within the tolerance."""
         return look.relative <= self.tolerance
 
-    def gives_up(self, look: "Look", targets: Targets, history: list[float], looks: int) -> bool:
+    def should_stop(self, look: "Look", targets: Targets, history: list[float], looks: int) -> bool:
         """Whether the solve will not converge within `looks` looks. Called at each look.
 
         `history` is a list that the method may append to, and finds again at the next look.
@@ -128,31 +128,31 @@ class Iterative(Solver):
         run = Run() if run is None else run
         last, check, _ = self.schedule(system)
         with run.started(type(self).__name__, last):
-            solve, at = self._begun(system, targets, key, init)
-            at = solve.resumed(run, at)
+            solve, at = self._begin(system, targets, key, init)
+            at = solve.resume(run, at)
             while at.steps < last and not solve.is_done(at) and (at.steps == 0 or self._in_time(system, at.seconds)):
                 stop = run.next_stop(at.steps, check, last, is_timed=self.max_seconds < float("inf"))
-                advanced, at = stop - at.steps, solve.advanced(at, stop)
+                advanced, at = stop - at.steps, solve.advance(at, stop)
                 if at.steps % check == 0 or at.steps == last:
-                    at = solve.checked(at)
+                    at = solve.check(at)
                 at = at._replace(seconds=run.seconds)
                 solve.report(run, advanced, at)
-            return solve.finished(run, at)
+            return solve.finish(run, at)
 
-    def _begun(
+    def _begin(
         self, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
     ) -> tuple["Solve", "Position"]:
         plan_key, start_key = jax.random.split(key)
         # The limits do not change what is compiled.
         method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
-        plan = method.prepared(system, targets, plan_key)
+        plan = method.make_plan(system, targets, plan_key)
         state = _start(method, plan, system, targets, start_key, init)
         solve = Solve(self, method, plan, system, targets)
         look = solve.look(state)
-        return solve, Position(state, self.verdict(look, targets), solve.iterate(state, look), look)
+        return solve, Position(state, self.has_converged(look, targets), solve.iterate(state, look), look)
 
     def _in_time(self, system: System, seconds: float) -> bool:
-        return self.max_seconds == float("inf") or not any_process(system.mesh, seconds > self.max_seconds)
+        return self.max_seconds == float("inf") or not any_over_processes(system.mesh, seconds > self.max_seconds)
 
 
 class Position(NamedTuple):
@@ -199,13 +199,13 @@ class Solve(NamedTuple):
         """Whether no further step would help."""
         return bool(jnp.all(at.converged)) or self.solver.is_exhausted(at) or at.has_given_up
 
-    def advanced(self, at: Position, stop: int) -> Position:
+    def advance(self, at: Position, stop: int) -> Position:
         """Step as far as `stop`; columns that have converged stay as they are."""
         steps = jnp.asarray(stop - at.steps)
         state = _advance(self.method, self.plan, self.system, self.targets, at.state, at.converged, steps)
         return at._replace(state=state, steps=stop)
 
-    def checked(self, at: Position) -> Position:
+    def check(self, at: Position) -> Position:
         """Look at the residual: keep the best iterates, restart columns that have grown, and see what has converged."""
         solver, targets = self.solver, self.targets
         look = self.look(at.state)
@@ -214,13 +214,13 @@ class Solve(NamedTuple):
             if at.restarts == MOST_RESTARTS:
                 return at._replace(has_given_up=True)
             logger.info("%s restarts %d columns whose residual grew.", type(solver).__name__, int(grown.sum()))
-            at = self._restarted(at, grown)._replace(restarts=at.restarts + 1)
-        at = at._replace(converged=at.converged | solver.verdict(at.look, targets))
+            at = self._restart_columns(at, grown)._replace(restarts=at.restarts + 1)
+        at = at._replace(converged=at.converged | solver.has_converged(at.look, targets))
         if bool(jnp.all(at.converged)):
-            at = solver.confirmed(self, at)
+            at = solver.confirm(self, at)
         last, check, _ = solver.schedule(self.system)
         history = list(at.history)
-        has_given_up = solver.gives_up(at.look, targets, history, -(-last // check))
+        has_given_up = solver.should_stop(at.look, targets, history, -(-last // check))
         return at._replace(history=tuple(history), has_given_up=has_given_up)
 
     def _with_best(self, at: Position) -> tuple[Position, Bool[Array, "s"]]:
@@ -229,11 +229,11 @@ class Solve(NamedTuple):
         best, grown = _better(at.best, now, at.converged | ~jnp.asarray(self.solver.is_bounded))
         return at._replace(best=best), grown
 
-    def _restarted(self, at: Position, grown: Bool[Array, "s"]) -> Position:
+    def _restart_columns(self, at: Position, grown: Bool[Array, "s"]) -> Position:
         state = _restart(self.method, self.plan, self.system, self.targets, at.state, at.best, grown)
         return at._replace(state=state, look=self.look(state))
 
-    def resumed(self, run: Run, at: Position) -> Position:
+    def resume(self, run: Run, at: Position) -> Position:
         """The position of the checkpoint, if there is one."""
         before = run.restore((at.state, at.converged, at.best))
         if before is None:
@@ -256,9 +256,9 @@ class Solve(NamedTuple):
         run.report(advanced, at.steps, at.steps * passes, lambda: self.weights(at.state), remark)
         counts = {"restarts": at.restarts, "renewals": at.renewals, "left": at.left, "history": at.history}
         arrays = at.state, at.converged, at.best
-        run.keep(arrays, steps=at.steps, seconds=at.seconds, given_up=at.has_given_up, **counts)
+        run.save(arrays, steps=at.steps, seconds=at.seconds, given_up=at.has_given_up, **counts)
 
-    def finished(self, run: Run, at: Position) -> Solution:
+    def finish(self, run: Run, at: Position) -> Solution:
         """The best weights found, with a warning for columns that have not converged.
 
         Raises `DivergenceError` if weights are worse than zero, or were never better before they grew.
@@ -266,17 +266,17 @@ class Solve(NamedTuple):
         solver, targets = self.solver, self.targets
         last, check, passes = solver.schedule(self.system)
         if not (bool(jnp.all(at.converged)) or solver.is_exhausted(at)):
-            at = solver.confirmed(self, at)._replace(best=at.best, left=at.left)
+            at = solver.confirm(self, at)._replace(best=at.best, left=at.left)
         if at.steps % check and at.steps < last:  # out of time between two looks
             look = self.look(at.state)
-            at = at._replace(look=look, converged=solver.verdict(look, targets))
+            at = at._replace(look=look, converged=solver.has_converged(look, targets))
         at, grown = self._with_best(at)
         if bool(jnp.any(grown)):
-            at = self._restarted(at, grown)
+            at = self._restart_columns(at, grown)
         now = self.iterate(at.state, at.look)
         self._check_divergence(now, grown, at.steps)
         weights = jax.block_until_ready(now.weights)
-        name, remark = type(solver).__name__, solver.remark(self.plan)
+        name, remark = type(solver).__name__, solver.note(self.plan)
         taken = at.steps, at.steps * passes + at.renewals, run.seconds
         info = Info(name, *taken, solver.tolerance, at.look.relative, at.converged, remark)
         precise = f"{weights.dtype} allows none here: enable float64, or take more noise"
@@ -343,20 +343,20 @@ def _better(best: Iterate, now: Iterate, frozen: Array) -> tuple[Iterate, Bool[A
 def _restart(
     solver: Iterative, plan: Any, system: System, targets: Targets, state: Any, best: Iterate, grown: Array
 ) -> Any:
-    again = solver.restarted(plan, system, targets, state, best.weights, best.residual, grown)
-    return system.constrained(again)
+    again = solver.restart(plan, system, targets, state, best.weights, best.residual, grown)
+    return system.constrain_sharding(again)
 
 
 @eqx.filter_jit
 def _prepare(solver: Iterative, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-    return system.constrained(solver.prepare(system, targets, key))
+    return system.constrain_sharding(solver.prepare(system, targets, key))
 
 
 @eqx.filter_jit
 def _start(
     solver: Iterative, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Array | None
 ) -> Any:
-    return system.constrained(solver.start(plan, system, targets, key, init))
+    return system.constrain_sharding(solver.start(plan, system, targets, key, init))
 
 
 @eqx.filter_jit
@@ -387,4 +387,4 @@ def _advance(
         is_columns = jnp.issubdtype(new_leaf.dtype, jnp.floating)
         return jnp.where(frozen, old_leaf, new_leaf) if is_columns else new_leaf
 
-    return system.constrained(jax.tree.map(keep, state, new))
+    return system.constrain_sharding(jax.tree.map(keep, state, new))

@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.linalg.blocks import damped_inverse_factor
-from pathgp.linalg.neighbours import Exhaustive, in_neighbourhoods, smallest
+from pathgp.linalg.neighbours import Exhaustive, neighbourhood_order, smallest
 from pathgp.linalg.small import definite_solve
-from pathgp.linalg.tiles import map_rows, product_of_rows, split_product
-from pathgp.parallel.sharding import add_rows, constrained, padded_rows, slice_rows
-from pathgp.solvers.error import BLOCK, PARTNERS, SLOPE, displaced, partners, slope
+from pathgp.linalg.tiles import column_sharded_product, map_rows, row_sharded_product
+from pathgp.parallel.sharding import add_rows, constrain_sharding, padded_rows, slice_rows
+from pathgp.solvers.error import BLOCK_ROWS, NUM_PARTNERS, SLOPE, displace, estimate_slope, pick_neighbour_pairs
 from pathgp.solvers.local import Local
 from pathgp.solvers.loop import Iterative, Look
 from pathgp.system.system import System, Targets
@@ -25,7 +25,7 @@ PROBES = 256
 """Points at which the error is estimated. The error of one column varies much from place to place."""
 FUNCTION_FACTOR = 2.0
 """How much larger an error may be in standard deviations of f(x) than in those of a new observation."""
-SEARCHED = 32
+SEARCH_BATCH = 32
 """Probes whose neighbours are searched at the same time; this takes as many rows of K in memory."""
 GIVE_UP_PASSES = 8
 """Passes before the first extrapolation of the error."""
@@ -166,11 +166,11 @@ class SAP(Iterative):
     limits: ClassVar[tuple[str, ...]] = ("passes", "error", "may_give_up", *Iterative.limits)
 
     def __check_init__(self) -> None:
-        checks.at_least(self.passes, 1, "SAP.passes")
-        checks.at_least(self.block_size, 1, "SAP.block_size")
-        checks.at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
+        checks.require_at_least(self.passes, 1, "SAP.passes")
+        checks.require_at_least(self.block_size, 1, "SAP.block_size")
+        checks.require_at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
 
-    def counts_on(self, system: System) -> Local | None:
+    def local_correction(self, system: System) -> Local | None:
         """Return `local`."""
         return self.local
 
@@ -187,7 +187,7 @@ class SAP(Iterative):
         padded = jnp.pad(order, (0, rows - system.size), mode="edge")
         valid = jnp.arange(rows) < system.size
         probes = _probes(self.local, system, targets, order)
-        X, noise = constrained(system.mesh, (system.X[padded], system.noise_diagonal[padded]), rows)
+        X, noise = constrain_sharding(system.mesh, (system.X[padded], system.noise_diagonal[padded]), rows)
         plan = _Plan(X, noise, valid, order, padded, None, probes, system.X.shape[0], system.mesh)
         if number * size**2 * plan.X.dtype.itemsize > self.factor_bytes:
             return plan
@@ -198,7 +198,7 @@ class SAP(Iterative):
         """Return the row indices in the order of the blocks: random, or by neighbourhoods with `local`."""
         if self.local is None:
             return jax.random.permutation(key, system.size)
-        return in_neighbourhoods(system.kernel.coordinates(system.everywhere(system.X)))
+        return neighbourhood_order(system.kernel.coordinates(system.replicate(system.X)))
 
     def _inverse_factor(self, plan: _Plan, system: System, start: Int[Array, ""], size: int) -> Float[Array, "b b"]:
         """Return L⁻¹ with LLᵀ = H_BB. Two products with it are faster than triangular solves.
@@ -224,7 +224,7 @@ class SAP(Iterative):
         padding = ((0, plan.X.shape[0] - system.size), (0, 0))
         w = jnp.zeros_like(targets.signal) if init is None else init
         r = targets.total if init is None else targets.total - system @ init
-        w, r = constrained(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
+        w, r = constrain_sharding(system.mesh, tuple(jnp.pad(x[plan.order], padding) for x in (w, r)), plan.X.shape[0])
         number, _ = self.blocks(system)
         first, zeros = _Iterate(w, r), jnp.zeros(w.shape[1], w.dtype)
         return _State(first, first, first, zeros, zeros, jnp.arange(number), jnp.zeros((), int), key)
@@ -241,17 +241,17 @@ class SAP(Iterative):
         gamma = jnp.maximum(1, (state.age + 2) / (2 * number))
         # With weight 0 the step starts from w itself: the plain method.
         alpha = jnp.where(state.plain > 0, 0, 1 / (gamma * number)) if self.accelerated else 0.0
-        z = _between(state.iterate, state.momentum, alpha)
+        z = _interpolate(state.iterate, state.momentum, alpha)
         d, Hd = self._project(plan, system, z.r, start, size)
-        iterate = _moved(plan, z, d, Hd, start)
-        momentum = _moved(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
+        iterate = _update_block(plan, z, d, Hd, start)
+        momentum = _update_block(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
         # This recursion gives iterate t a weight that grows as t^η (Shamir and Zhang, 2013).
         rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
-        average = _between(state.average, iterate, rate)
+        average = _interpolate(state.average, iterate, rate)
         state = _State(iterate, momentum, average, state.age + 1, state.plain, sequence, state.steps + 1, key)
-        return constrained(system.mesh, state, plan.X.shape[0])
+        return constrain_sharding(system.mesh, state, plan.X.shape[0])
 
-    def restarted(
+    def restart(
         self,
         plan: _Plan,
         system: System,
@@ -281,7 +281,7 @@ class SAP(Iterative):
         X_B, noise_B, r_B = slice_rows(system.mesh, (plan.X, plan.noise, r), start, size)
         d = factor.T @ (factor @ r_B)
         if system.K is None:
-            Hd = product_of_rows(system.mesh, system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
+            Hd = row_sharded_product(system.mesh, system.kernel, plan.X, X_B, d, system.tile) * plan.valid[:, None]
         else:
             rows = jax.lax.dynamic_slice_in_dim(plan.padded, start, size)
             Hd = system.columns(rows, d)[plan.padded] * plan.valid[:, None]
@@ -289,26 +289,26 @@ class SAP(Iterative):
 
     def weights(self, plan: _Plan, state: _State) -> Float[Array, "N s"]:
         """Return the averaged iterate in the order of the data."""
-        return _in_order(plan, state.average.w)
+        return _to_data_order(plan, state.average.w)
 
     def residual(
         self, plan: _Plan, system: System, targets: Targets, state: _State
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"]]:
         """Return the residual of the averaged iterate, which every step updates."""
-        r = _in_order(plan, state.average.r)
+        r = _to_data_order(plan, state.average.r)
         return jnp.linalg.norm(r, axis=0) / targets.norms, r
 
     def estimated_error(self, plan: _Plan, system: System, targets: Targets, state: _State) -> Float[Array, "s"]:
         """Return the estimated error of k(x, X)w̄ for each column, in the units of `error`."""
-        return _error(plan, system, targets, state.average)
+        return _estimate_error(plan, system, targets, state.average)
 
-    def verdict(self, look: Look, targets: Targets) -> Bool[Array, "s"]:
+    def has_converged(self, look: Look, targets: Targets) -> Bool[Array, "s"]:
         """Return which columns are within both `tolerance` and `error`; a residual of rounding satisfies the latter."""
         is_mean = jnp.arange(look.relative.shape[0]) < targets.num_means
         is_exact = look.error <= jnp.where(is_mean, self.error, 3 * self.error)
         return (look.relative <= self.tolerance) & (is_exact | (look.relative <= ROUNDED))
 
-    def gives_up(self, look: Look, targets: Targets, history: list[float], looks: int) -> bool:
+    def should_stop(self, look: Look, targets: Targets, history: list[float], looks: int) -> bool:
         """Return whether the error of the means, extrapolated to the last pass, stays above `error`."""
         if not self.may_give_up or targets.num_means == 0:
             return False
@@ -328,10 +328,10 @@ class SAP(Iterative):
         return self.passes * number, number, 1 / number
 
 
-def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
+def _estimate_error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> Float[Array, "s"]:
     """Return the estimated error of each column at the probes, in the units of `SAP.error`."""
     probes, means = plan.probes, targets.num_means
-    values = split_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
+    values = column_sharded_product(system.mesh, system.kernel, probes.x, plan.X, iterate.w, system.tile)
     r = iterate.r[probes.neighbours]
     guess = jnp.einsum("pm,pms->ps", probes.block, r)
     if probes.local is not None:
@@ -342,20 +342,23 @@ def _error(plan: _Plan, system: System, targets: Targets, iterate: _Iterate) -> 
     if deviations.shape[1]:  # a few samples may all be small at a point, hence the bound
         v = jnp.maximum(jnp.mean(deviations**2, axis=1, keepdims=True), 0.1 * v)
     unit = jnp.where(v > 0, jnp.sqrt(v), 1)
-    share = slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
+    share = estimate_slope(deviations / unit, guess[:, means:] / unit) if deviations.shape[1] else SLOPE
     rms = lambda unit: share * jnp.sqrt(jnp.mean((guess / unit) ** 2, axis=0))
     return jnp.maximum(rms(jnp.sqrt(unit**2 + probes.noise)), rms(unit) / FUNCTION_FACTOR)
 
 
 def _probes(local: Local | None, system: System, targets: Targets, order: Int[Array, "N"]) -> _Probes:
     """Return points as far from the data as new rows are, with the blocks of rows around them."""
-    number, size = min(PROBES, system.size), min(BLOCK, system.size)
-    A, X, noise = (system.everywhere(a) for a in (system.X, system.X, system.noise_diagonal))
+    number, size = min(PROBES, system.size), min(BLOCK_ROWS, system.size)
+    A, X, noise = (system.replicate(a) for a in (system.X, system.X, system.noise_diagonal))
     # Evenly spaced in the order of the blocks, so that every block has its share.
     A = A[order[np.arange(number) * system.size // number]]
-    B, C = (X[partner] for partner in partners(_strongest(system.kernel, A, X, min(PARTNERS + 1, system.size))))
-    x = displaced(A, B, C, X)
-    near = _strongest(system.kernel, x, X, size)
+    B, C = (
+        X[partner]
+        for partner in pick_neighbour_pairs(_most_correlated(system.kernel, A, X, min(NUM_PARTNERS + 1, system.size)))
+    )
+    x = displace(A, B, C, X)
+    near = _most_correlated(system.kernel, x, X, size)
     draws = jnp.zeros((number, targets.num_means), x.dtype)
     if targets.draws is not None:
         draws = jnp.concatenate([draws, targets.draws.features.apply(x, targets.draws.weights)], axis=1)
@@ -379,20 +382,20 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
     return _Probes(x, draws, both, block, of_local, variance, system.mean_noise)
 
 
-def _strongest(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
+def _most_correlated(kernel: Kernel, x: Float[Array, "p d"], X: Float[Array, "N d"], num: int) -> Int[Array, "p m"]:
     """Return the rows with the largest correlation with each point.
 
     Unlike a search by coordinates, this works for any kernel.
     """
     deviation = jnp.sqrt(kernel.diag(X))
-    return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCHED)
+    return map_rows(lambda x: smallest(-kernel(x, X) / deviation, num)[1], x, SEARCH_BATCH)
 
 
-def _in_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
+def _to_data_order(plan: _Plan, x: Float[Array, "P s"]) -> Float[Array, "N s"]:
     """Return rows in the order of the data, without the padding of the blocks."""
     size = plan.order.shape[0]
     ordered = jnp.zeros((plan.rows, x.shape[1]), x.dtype).at[plan.order].set(x[:size])
-    return constrained(plan.mesh, ordered, plan.rows)
+    return constrain_sharding(plan.mesh, ordered, plan.rows)
 
 
 def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, "k"]]:
@@ -401,12 +404,12 @@ def _new_pass(key: PRNGKeyArray, number: int) -> tuple[PRNGKeyArray, Int[Array, 
     return key, jax.random.permutation(subkey, number)
 
 
-def _between(a: _Iterate, b: _Iterate, weight: float | Float[Array, "s"]) -> _Iterate:
+def _interpolate(a: _Iterate, b: _Iterate, weight: float | Float[Array, "s"]) -> _Iterate:
     """Return (1 − weight) a + weight b."""
     return jax.tree.map(lambda x, y: x + weight * (y - x), a, b)
 
 
-def _moved(
+def _update_block(
     plan: _Plan, z: _Iterate, d: Float[Array, "b s"], Hd: Float[Array, "P s"], start: Int[Array, ""]
 ) -> _Iterate:
     """Return z with d added to its weights in block B, and the residual updated by Hd."""

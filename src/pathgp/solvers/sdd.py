@@ -62,10 +62,10 @@ class SDD(Iterative):
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "SDD.steps")
-        checks.at_least(self.batch_size, 1, "SDD.batch_size")
+        checks.require_at_least(self.steps, 1, "SDD.steps")
+        checks.require_at_least(self.batch_size, 1, "SDD.batch_size")
         if self.step_size is not None:
-            checks.positive(self.step_size, "SDD.step_size")
+            checks.as_positive(self.step_size, "SDD.step_size")
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """Return the step size, and the rows on which the residual is estimated."""
@@ -97,7 +97,7 @@ class SDD(Iterative):
         average = rate * alpha + (1 - rate) * state.average
         return _State(alpha, velocity, average, state.damping, batches)
 
-    def restarted(
+    def restart(
         self,
         plan: _Plan,
         system: System,

@@ -76,8 +76,8 @@ class SGD(Iterative):
     max_seconds: float = float("inf")
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "SGD.steps")
-        checks.at_least(self.batch_size, 1, "SGD.batch_size")
+        checks.require_at_least(self.steps, 1, "SGD.steps")
+        checks.require_at_least(self.batch_size, 1, "SGD.batch_size")
 
     def transformation(self, targets: Targets) -> optax.GradientTransformation:
         """Return `optimizer`, or clipping, Nesterov momentum and learning rates.
@@ -145,7 +145,7 @@ class SGD(Iterative):
         average = state.average + min(1.0, self.averaging / self.steps) * (alpha - state.average)
         return _State(alpha, average, optimizer, batches, key)
 
-    def restarted(
+    def restart(
         self,
         plan: Any,
         system: System,

@@ -27,7 +27,7 @@ from pathgp import functions, kernels, likelihood, solvers
 from pathgp._checks import check_not_forked
 from pathgp.kernels import features
 from pathgp.kernels.tanimoto import MinHash
-from pathgp.linalg.neighbours import Exhaustive, Tree, tree_of_rows
+from pathgp.linalg.neighbours import Exhaustive, Tree, tree_from_leaves
 from pathgp.linalg.precision import working_in
 from pathgp.posterior import GP, Posterior, Predictor
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
@@ -35,7 +35,7 @@ from pathgp.runs.atomic import write_tensors
 from pathgp.solvers.local import Local, Projection
 from pathgp.storage import validation
 from pathgp.system import System, Targets
-from pathgp.system.dense import factor_of
+from pathgp.system.dense import cholesky_factor
 
 FORMAT = 1
 """Version of the file format. Files of a later version raise `ValueError`; files of earlier versions stay readable."""
@@ -126,12 +126,12 @@ def load(path: Path, *, classes: Classes = ()) -> Any:
     header, tensors = _read(path)
     decoder = Decoder(_by_name(classes), tensors, path)
     try:
-        with refusing(path):
+        with reraise_with_path(path):
             return decoder.decode(json.loads(header["structure"]))
-    except Refused:
+    except ModelFileError:
         kind = metadata(path).get("kind")
         if kind in OWN_READERS and not classes:
-            raise Refused(f"{path} holds a {kind}: read it with `{kind}.load`.") from None
+            raise ModelFileError(f"{path} holds a {kind}: read it with `{kind}.load`.") from None
         raise
 
 
@@ -159,21 +159,21 @@ def metadata(path: Path) -> dict[str, Any]:
     return {"pathgp_version": header["pathgp_version"], "format_version": int(header["format_version"]), **said}
 
 
-class Refused(ValueError):
+class ModelFileError(ValueError):
     """A model file that cannot be read. The message names the file."""
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def reraise_with_path(path: Path) -> Iterator[None]:
     """Re-raise errors that the content of a file causes as `Refused`, which names the file."""
     try:
         yield
-    except (Refused, MemoryError):
+    except (ModelFileError, MemoryError):
         raise
     except Exception as error:
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise Refused(f"{path} does not hold a valid model: {kind}{reason}. Save the model again.") from error
+        raise ModelFileError(f"{path} does not hold a valid model: {kind}{reason}. Save the model again.") from error
 
 
 class Codec(NamedTuple):
@@ -205,14 +205,14 @@ def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
             points = fields["kernel"].coordinates(fields["X"])
             if leaves is not None and not np.array_equal(np.sort(leaves[leaves >= 0]), np.arange(len(points))):
                 raise ValueError("the leaves of the search tree must contain each row once.")
-            index = Exhaustive(points) if leaves is None else tree_of_rows(points, leaves)
+            index = Exhaustive(points) if leaves is None else tree_from_leaves(points, leaves)
     return Projection(index=index, **fields)
 
 
 def _exact_variance(**fields: Any) -> ExactVariance:
     """Compute the Cholesky factor again: it is larger than all other fields together."""
     with working_in(fields["X"].dtype):
-        return ExactVariance(**fields, factor=factor_of(System(fields["kernel"], fields["X"], fields["noise"])))
+        return ExactVariance(**fields, factor=cholesky_factor(System(fields["kernel"], fields["X"], fields["noise"])))
 
 
 CODECS = {
@@ -317,7 +317,7 @@ class Decoder:
         """Build and validate an instance of one of the known classes; raise `Refused` if the class is unknown."""
         cls = self.classes.get(name)
         if cls is None:
-            raise Refused(
+            raise ModelFileError(
                 f"{self.path} holds the class {name}, which this version of pathgp does not have: if it is your own, "
                 "name it in `classes`; otherwise update pathgp."
             )

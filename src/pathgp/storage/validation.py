@@ -138,7 +138,7 @@ def _check_projection(projection: Projection) -> None:
 def _check_system(system: System) -> None:
     check_positive(system.noise, "System.noise")
     check_positive(system.tile, "System.tile")
-    checks.noise_variance(system.noise, system.X.shape[0], "System.noise")
+    checks.require_noise_shape(system.noise, system.X.shape[0], "System.noise")
     point = _point(system.X.shape[1])
     jax.eval_shape(system.kernel, point, point)
 

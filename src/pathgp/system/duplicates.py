@@ -13,7 +13,7 @@ from pathgp.system.system import System, Targets
 logger = logging.getLogger("pathgp")
 
 
-class Places(eqx.Module):
+class DistinctRows(eqx.Module):
     """The distinct row of each row, numbered in order of first occurrence, and their number."""
 
     of_row: Int[Array, "N"]
@@ -24,7 +24,7 @@ class Places(eqx.Module):
         return jax.ops.segment_sum(A, self.of_row, self.number)
 
 
-def places(X: Shaped[Array, "N d"]) -> Places | None:
+def find_duplicates(X: Shaped[Array, "N d"]) -> DistinctRows | None:
     """Return the distinct row of each row of X, or None if there are no duplicates.
 
     Rows are sorted by a random projection, which is equal for equal rows. Adjacent rows in that order are compared.
@@ -43,17 +43,17 @@ def places(X: Shaped[Array, "N d"]) -> Places | None:
     first = order[~repeats]  # the first occurrence of each distinct row, because the sort is stable
     place = np.empty(len(Z), np.int32)
     place[order] = np.argsort(np.argsort(first))[np.cumsum(~repeats) - 1]
-    return Places(jnp.asarray(place), len(first))
+    return DistinctRows(jnp.asarray(place), len(first))
 
 
-def put_together(system: System, targets: Targets) -> tuple[System, Targets, Places | None]:
+def merge_duplicates(system: System, targets: Targets) -> tuple[System, Targets, DistinctRows | None]:
     """Return the system and its right-hand sides with duplicate rows merged, and the map from rows to distinct rows.
 
     The map is None if there are no duplicates. For the posterior, observations at the same inputs are equivalent to
     one: their mean weighted by 1/σᵢ², with noise variance 1/Σᵢ 1/σᵢ². Unmerged, two observations that differ by Δ
     would have weights ±Δ/2σ². These cancel, and with little noise only their rounding would be left.
     """
-    found = places(system.X)
+    found = find_duplicates(system.X)
     if found is None:
         return system, targets, None
     logger.info("Merged %d duplicate rows.", system.size - found.number)

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 from pathgp.functions import Function
 from pathgp.kernels import Kernel
 from pathgp.linalg.precision import in_own_precision
-from pathgp.linalg.tiles import TILE, map_rows, product_of_rows, split_product, tiled_product
+from pathgp.linalg.tiles import TILE, column_sharded_product, map_rows, row_sharded_product, tiled_product
 from pathgp.parallel import sharding
-from pathgp.parallel.sharding import Tree, over_rows, own
+from pathgp.parallel.sharding import Tree, local_gather, shard_map_rows
 
 logger = logging.getLogger("pathgp")
 
@@ -68,11 +68,11 @@ class Targets(eqx.Module):
             )
         return jnp.zeros((Z.shape[0], 0), Z.dtype) if self.draws is None else self.draws(Z)
 
-    def each(self, f: Callable[[Float[Array, "N s"]], Float[Array, "M s"]]) -> "Targets":
+    def map_columns(self, f: Callable[[Float[Array, "N s"]], Float[Array, "M s"]]) -> "Targets":
         """Return the targets with f applied to the signal and to the noise."""
         return Targets(f(self.signal), f(self.noise), self.draws)
 
-    def beside(self, right: "Targets") -> "Targets":
+    def append_columns(self, right: "Targets") -> "Targets":
         """Return these columns followed by those of `right`, which must all be samples."""
         draws = right.draws
         if self.draws is not None and right.draws is not None:
@@ -81,7 +81,7 @@ class Targets(eqx.Module):
         signal = jnp.concatenate([self.signal, right.signal], axis=1)
         return Targets(signal, jnp.concatenate([self.noise, right.noise], axis=1), draws)
 
-    def above(self, below: "Targets") -> "Targets":
+    def append_rows(self, below: "Targets") -> "Targets":
         """Return the same columns with the rows of `below` appended."""
         signal = jnp.concatenate([self.signal, below.signal])
         return Targets(signal, jnp.concatenate([self.noise, below.noise]), self.draws)
@@ -125,41 +125,41 @@ class System(eqx.Module):
     mesh: Mesh | None = eqx.field(static=True, default=None)
     real_rows: int | None = eqx.field(static=True, default=None)
 
-    def split(self, mesh: Mesh | None) -> "System":
+    def shard(self, mesh: Mesh | None) -> "System":
         """Return the system with its rows sharded over the devices of a mesh, or unchanged if `mesh` is None."""
         if mesh is None:
             return self
-        mesh = sharding.checked(mesh)
-        noise = self.noise if self.noise.ndim == 0 else sharding.placed(mesh, self.noise, mode="edge")
-        X = sharding.placed(mesh, self.X, mode="edge")
+        mesh = sharding.require_one_axis(mesh)
+        noise = self.noise if self.noise.ndim == 0 else sharding.shard_rows(mesh, self.noise, mode="edge")
+        X = sharding.shard_rows(mesh, self.X, mode="edge")
         return System(self.kernel, X, noise, self.tile, mesh=mesh, real_rows=self.size)
 
     def gathered(self) -> "System":
         """Return the system on one device, without padding."""
         if self.mesh is None:
             return self
-        X, noise = (self.collected(x) if x.ndim else x for x in (self.X, self.noise))
+        X, noise = (self.gather_rows(x) if x.ndim else x for x in (self.X, self.noise))
         return System(self.kernel, X, noise, self.tile)
 
-    def placed(self, columns: Shaped[Array, "N ..."]) -> Shaped[Array, "P ..."]:
+    def shard_rows(self, columns: Shaped[Array, "N ..."]) -> Shaped[Array, "P ..."]:
         """Return columns of N entries padded with zeros and sharded as the rows are."""
-        return sharding.placed(self.mesh, columns)
+        return sharding.shard_rows(self.mesh, columns)
 
-    def collected(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
+    def gather_rows(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
         """Return sharded columns on one device, without padding."""
         return columns if self.mesh is None else sharding.gathered(columns)[: self.size]
 
-    def everywhere(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
+    def replicate(self, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
         """Return sharded columns replicated on every device, without padding."""
         if self.mesh is None:
             return columns
         return _everywhere(self, columns)
 
-    def constrained(self, tree: Tree) -> Tree:
+    def constrain_sharding(self, tree: Tree) -> Tree:
         """Return the pytree with its columns sharded as the rows are, also inside a compiled program."""
-        return sharding.constrained(self.mesh, tree, self.X.shape[0])
+        return sharding.constrain_sharding(self.mesh, tree, self.X.shape[0])
 
-    def kept(self, max_bytes: int) -> "System":
+    def with_stored_kernel(self, max_bytes: int) -> "System":
         """Return the system with K stored if that takes at most `max_bytes`, and log it; otherwise unchanged.
 
         Raises
@@ -210,15 +210,15 @@ class System(eqx.Module):
 
     def onto(self, points: Float[Array, "n d"], V: Float[Array, "N s"]) -> Float[Array, "n s"]:
         """Return k(points, X) V, with one reduction over the devices."""
-        return split_product(self.mesh, self.kernel, points, self.X, V, self.tile)
+        return column_sharded_product(self.mesh, self.kernel, points, self.X, V, self.tile)
 
     def of(self, points: Float[Array, "n d"], V: Float[Array, "n s"]) -> Float[Array, "N s"]:
         """Return k(X, points) V, with each row computed on its own device."""
-        return self.without_padding(product_of_rows(self.mesh, self.kernel, self.X, points, V, self.tile))
+        return self.without_padding(row_sharded_product(self.mesh, self.kernel, self.X, points, V, self.tile))
 
     def inputs(self, index: Int[Array, "b"]) -> Float[Array, "b d"]:
         """Return X_B, the inputs of the rows B."""
-        return sharding.take(self.mesh, self.X, index)
+        return sharding.gather_rows(self.mesh, self.X, index)
 
     def columns(self, index: Int[Array, "b"], V: Float[Array, "b s"]) -> Float[Array, "N s"]:
         """Return K_{X,B} V for the columns B."""
@@ -258,10 +258,10 @@ class System(eqx.Module):
 
         # f is linear, so it can be applied to the terms of each device before they are summed.
         def local(X: Array, W: Array, columns: tuple[Array, ...], kernel: Kernel, X_B: Array, index: Array) -> Array:
-            return f(tiled_product(kernel, X_B, X, W, self.tile), *(own(self.mesh, x, index) for x in columns))
+            return f(tiled_product(kernel, X_B, X, W, self.tile), *(local_gather(self.mesh, x, index) for x in columns))
 
         whole = self.kernel, self.inputs(index), index
-        return over_rows(self.mesh, local, (self.X, W, columns), whole, total=True)
+        return shard_map_rows(self.mesh, local, (self.X, W, columns), whole, total=True)
 
     def noise_draws(self, key: PRNGKeyArray, num: int) -> Float[Array, "N s"]:
         """Draw `num` columns of noise ε ~ N(0, Σ)."""
@@ -281,9 +281,9 @@ def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
 
     # Each device keeps its rows of the result; the rows of X and V pass through all devices.
     def local(X: Array, V: Array, kernel: Kernel) -> Array:
-        return sharding.visiting(system.mesh, lambda Z, V: tiled_product(kernel, X, Z, V, system.tile), (X, V))
+        return sharding.ring_sum(system.mesh, lambda Z, V: tiled_product(kernel, X, Z, V, system.tile), (X, V))
 
-    KV = over_rows(system.mesh, local, (system.X, V), (system.kernel,), total=False)
+    KV = shard_map_rows(system.mesh, local, (system.X, V), (system.kernel,), total=False)
     return system.without_padding(KV) + system.noise_diagonal[:, None] * V
 
 
@@ -291,18 +291,18 @@ def _product(system: System, V: Float[Array, "N s"]) -> Float[Array, "N s"]:
 def _noise_draws(system: System, key: PRNGKeyArray, num: int) -> Float[Array, "N s"]:
     # Drawn for the rows without padding, so that the draws do not depend on the number of devices.
     normal = jax.random.normal(key, (system.size, num))
-    return sharding.placed(system.mesh, jnp.sqrt(system.noise_diagonal[: system.size])[:, None] * normal)
+    return sharding.shard_rows(system.mesh, jnp.sqrt(system.noise_diagonal[: system.size])[:, None] * normal)
 
 
 @eqx.filter_jit
 def _values(system: System, f: Function) -> Float[Array, "N s"]:
     local = lambda X, f: map_rows(lambda tile: f.features.apply(tile, f.weights), X)
-    return system.without_padding(over_rows(system.mesh, local, (system.X,), (f,), total=False))
+    return system.without_padding(shard_map_rows(system.mesh, local, (system.X,), (f,), total=False))
 
 
 @eqx.filter_jit
 def _everywhere(system: System, columns: Shaped[Array, "P ..."]) -> Shaped[Array, "N ..."]:
-    return sharding.everywhere(system.mesh, columns)[: system.size]
+    return sharding.replicate(system.mesh, columns)[: system.size]
 
 
 @partial(jax.jit, static_argnames="rows")

@@ -20,7 +20,7 @@ from pathgp.solvers import Auto, Cholesky, Solver
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
 
-KEPT_ROWS = 4000
+RECOMPUTE_MAX_ROWS = 4000
 """Largest number of rows for which every ask computes an exact posterior again; above, the posterior is kept and
 updated.
 """
@@ -33,7 +33,7 @@ GROWTH = 1.5
 SAME = 1e-4
 """Two points count as equal if none of their codes differ by more than this."""
 
-NOTHING_KNOWN = 1e10
+PADDING_NOISE = 1e10
 """Noise variance of padding rows relative to the kernel's variance: such rows carry no information."""
 
 LEARN, SAMPLE, MIX, SEARCH = range(4)
@@ -60,12 +60,12 @@ class Settings(eqx.Module):
         Padded sizes form a short geometric series, because each size has to be compiled. Only exact solvers get
         padding: for others, the huge noise of padding rows would dominate the residual.
         """
-        if N > KEPT_ROWS or not isinstance(self.solver, Auto | Cholesky):
+        if N > RECOMPUTE_MAX_ROWS or not isinstance(self.solver, Auto | Cholesky):
             return None
         size = 32
         while size < N:
             size += size // 2
-        return min(size, KEPT_ROWS)
+        return min(size, RECOMPUTE_MAX_ROWS)
 
 
 class Model(eqx.Module):
@@ -224,7 +224,7 @@ def _samples(model: Model, settings: Settings, state: State, num: int, key: PRNG
         if posterior.num_samples < num:
             posterior = posterior.with_samples(num - posterior.num_samples, key=sample_key)
         # The last ask chose its points by these samples.
-        posterior = mixed(posterior, mix_key)
+        posterior = rotate_samples(posterior, mix_key)
     return posterior.samples[:num], dataclasses.replace(state, posterior=posterior, told=y.size)
 
 
@@ -239,7 +239,7 @@ def _filled_up(
     means = np.bincount(of_row.reshape(-1), weights=y) / counts
     extra = (settings.rows(counts.size) or counts.size) - counts.size
     variance = float(gp.kernel.diag(jnp.asarray(X[:1], dtype=float))[0])
-    noise = np.concatenate([float(gp.noise) / counts, np.full(extra, NOTHING_KNOWN * variance)])
+    noise = np.concatenate([float(gp.noise) / counts, np.full(extra, PADDING_NOISE * variance)])
     # Padding rows differ from each other: equal ones would be merged.
     elsewhere = np.random.default_rng(settings.random_state).uniform(size=(extra, X.shape[1]))
     filled = np.concatenate([places, elsewhere]), np.pad(means, (0, extra), mode="edge")
@@ -247,7 +247,7 @@ def _filled_up(
 
 
 @in_own_precision
-def mixed(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
+def rotate_samples(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
     """Return the posterior with other samples, without a solve.
 
     Prior draws, noise and weights are linear in independent normal columns, so their products with a random orthogonal

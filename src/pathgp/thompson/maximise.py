@@ -60,8 +60,8 @@ class Search(eqx.Module):
 
     def __check_init__(self) -> None:
         for name in ("rounds", "candidates", "patience"):
-            checks.at_least(getattr(self, name), 1, f"Search.{name}")
-        checks.at_least(self.steps, 0, "Search.steps")
+            checks.require_at_least(getattr(self, name), 1, f"Search.{name}")
+        checks.require_at_least(self.steps, 0, "Search.steps")
         for name in ("uniform_share", "final_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Search.{name} must be between 0 and 1, but it is {getattr(self, name)}.")
@@ -167,9 +167,9 @@ def maxima(
     search: Search,
 ) -> Found:
     """Return all points among which `maximise` chooses: the ends of the ascents, then their starts."""
-    checks.instance(functions, Function, "functions", "a Function such as posterior.samples")
-    checks.random_key(key)
-    if functions.features.apart:
+    checks.require_instance(functions, Function, "functions", "a Function such as posterior.samples")
+    checks.require_key(key)
+    if functions.features.is_sharded:
         raise ValueError("functions are sharded over devices: use those of `posterior.gathered()`.")
     box = check_bounds(bounds, functions.features.inputs)
     data = None if X is None or y is None else check_data(X, y)
@@ -218,7 +218,7 @@ def candidate_scale(
     """Return the standard deviation of candidates around data, per input."""
     width = box.high - box.low
     if scale is not None:
-        given = checks.positive(scale, "scale")
+        given = checks.as_positive(scale, "scale")
         if given.shape not in ((), width.shape):
             raise ValueError(f"scale must be one number or one for each input, but its shape is {given.shape}.")
         return jnp.broadcast_to(given, width.shape)

@@ -82,12 +82,12 @@ class ThompsonSampler:
             raise ValueError(
                 "gp must have one noise variance, because the future rows are unknown, but it has one per row."
             )
-        checks.whole(random_state, 0, "random_state")
+        checks.require_int(random_state, 0, "random_state")
         if random_state >= 2**32:
             raise ValueError(f"random_state must be less than 2**32, but it is {random_state}.")
-        checks.at_least(batch_size, 1, "batch_size")
+        checks.require_at_least(batch_size, 1, "batch_size")
         initial = space.initial if initial is None else initial
-        checks.at_least(initial, 1, "initial")
+        checks.require_at_least(initial, 1, "initial")
         self.batch_size = batch_size
         sign = 1.0 if direction == "maximise" else -1.0
         given = gp if isinstance(gp, GP) else None
@@ -129,7 +129,7 @@ class ThompsonSampler:
             Number of points. None is `batch_size`.
         """
         n = self.batch_size if n is None else n
-        checks.at_least(n, 1, "n")
+        checks.require_at_least(n, 1, "n")
         points, self._state = propose(self._settings, self._state, n)
         return self._settings.space.decode(points)
 

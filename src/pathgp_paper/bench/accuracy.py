@@ -194,12 +194,12 @@ def hyperparameters(dataset, kernel, rows):
 
     from pathgp.estimator.registry import KERNELS as CLASSES
     from pathgp.likelihood import fit_hyperparameters
-    from pathgp.likelihood.base import widening
+    from pathgp.likelihood.base import default_lengthscale_factor
     from pathgp.posterior.gp import GP
     from pathgp_paper import datasets
 
     d = datasets.load(dataset)
-    start = GP(CLASSES[kernel](np.full(d.X.shape[1], widening(d.X.shape[1])), 1.0), 0.1)
+    start = GP(CLASSES[kernel](np.full(d.X.shape[1], default_lengthscale_factor(d.X.shape[1])), 1.0), 0.1)
     clock = time.perf_counter()
     gp, trace = fit_hyperparameters(start, d.X[:rows], d.y[:rows], key=jax.random.key(0))
     seconds = time.perf_counter() - clock

@@ -22,12 +22,12 @@ import numpy as np
 
 from pathgp import _checks as checks
 from pathgp.analysis import metrics
-from pathgp.functions import POINTS, Canonical, Function
+from pathgp.functions import TILE_POINTS, Canonical, Function
 from pathgp.kernels import Matern32
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
-from pathgp.solvers import CG, SAP, SDD, SGD, SVGP, Auto, Cholesky, Every, InducingCG, Snapshot, Solver, SubsetOfData
+from pathgp.solvers import CG, SAP, SDD, SGD, SVGP, Auto, Cholesky, InducingCG, Observer, Snapshot, Solver, SubsetOfData
 from pathgp.solvers.inducing.points import RandomPoints, random_subset
 from pathgp_paper import datasets
 from pathgp_paper.bench.peers import MODULES, NUM_SAMPLES, PEERS, SVGP_BATCH, SVGP_RATE, svgp_points, svgp_steps
@@ -52,20 +52,20 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
         def look(snapshot: Snapshot) -> None:
             snapshots.append((snapshot.seconds, np.asarray(snapshot.weights[:, 0])))
 
-        def job(quickly: bool, observe: Every | None = None) -> tuple[float, Posterior, np.ndarray, np.ndarray]:
+        def job(quickly: bool, observe: Observer | None = None) -> tuple[float, Posterior, np.ndarray, np.ndarray]:
             start, key = time.perf_counter(), jax.random.key(0)
             asked = make(data, gp)
             solver = hurried(asked) if quickly else asked
             posterior = condition(gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=key, observe=observe)
             # A rehearsal needs few points: on a CPU one compilation serves all that are more.
-            points = data.X_test if solver is asked else data.X_test[: 8 * POINTS]
+            points = data.X_test if solver is asked else data.X_test[: 8 * TILE_POINTS]
             mean, variance = map(np.asarray, jax.block_until_ready(posterior.predict(points)))
             return time.perf_counter() - start, posterior, mean, variance
 
         first, posterior, mean, variance = job(quickly=True)
         seconds, whole = first, hurried(posterior.solver) is posterior.solver
         if not whole or first < SECONDS:  # compilation is a part of a long run that can be neglected
-            seconds, posterior, mean, variance = job(False, None if every is None else Every(every, look))
+            seconds, posterior, mean, variance = job(False, None if every is None else Observer(every, look))
         compiling, info = max(0.0, first - seconds) if whole else first, posterior.info
         canonical = Canonical(gp.kernel, posterior.system.X)
         y_test = jnp.asarray(data.y_test)
@@ -124,7 +124,7 @@ def problem(
 ) -> tuple[Dataset, GP]:
     """The data and the process: given, published for a real data set, or known for a synthetic one."""
     for option, rows in (("--n", n), ("--test-rows", test_rows)):
-        checks.at_least(1 if rows is None else rows, 1, option)
+        checks.require_at_least(1 if rows is None else rows, 1, option)
     is_synthetic = dataset == "synthetic"
     if is_synthetic and split != 0:
         raise ValueError(f"--split is {split}, but synthetic data have no other than 0: leave it out.")

@@ -28,13 +28,13 @@ import numpy as np
 from pathgp import GP, condition
 from pathgp.cli.bench import store
 from pathgp.kernels import Matern32
-from pathgp.solvers import SGD, Every, InducingCG, InducingSGD, SubsetOfData
-from pathgp.solvers.inducing.points import eliminated, greedy, k_means, random_subset
+from pathgp.solvers import SGD, InducingCG, InducingSGD, Observer, SubsetOfData
+from pathgp.solvers.inducing.points import eliminate, greedy, k_means, random_subset
 from pathgp_paper.bench.contest import peak_gigabytes
 
 INPUTS, SAMPLES, NOISE = 8, 16, 0.1
 PROCESS = GP(Matern32(3.0, 2.0), noise=NOISE)
-CHOICES = {"random": random_subset, "elimination": lambda X, num, key: eliminated(PROCESS.kernel, X, num=num, key=key)}
+CHOICES = {"random": random_subset, "elimination": lambda X, num, key: eliminate(PROCESS.kernel, X, num=num, key=key)}
 CONTESTANTS = ("exact", "cg", "sgd")
 
 
@@ -104,7 +104,7 @@ def seconds_a_step(number, points):
     """The least time between looks every 20 steps: other work on the machine only ever adds to it."""
     X, y, _ = rows(number)
     marks = []
-    solver, watch = InducingSGD(X[:points], 121, tolerance=0.0), Every(20, lambda s: marks.append(s.seconds))
+    solver, watch = InducingSGD(X[:points], 121, tolerance=0.0), Observer(20, lambda s: marks.append(s.seconds))
     condition(PROCESS, X, y, solver=solver, num_samples=SAMPLES, observe=watch, key=jax.random.key(0))
     return float(np.min(np.diff(marks[:6]))) / 20
 
@@ -129,8 +129,8 @@ WAYS = {
     "random_subset, 20,000": lambda X, key: random_subset(X, 20_000, key=key),
     "k_means, 1000": lambda X, key: k_means(KERNEL, X, 1000, key=key),
     "greedy, 1000": lambda X, key: greedy(KERNEL, X, 1000, key=key),
-    "eliminated, ratio .5": lambda X, key: eliminated(KERNEL, X, ratio=0.5, key=key),
-    "eliminated, 20,000": lambda X, key: eliminated(KERNEL, X, num=20_000, key=key),
+    "eliminated, ratio .5": lambda X, key: eliminate(KERNEL, X, ratio=0.5, key=key),
+    "eliminated, 20,000": lambda X, key: eliminate(KERNEL, X, num=20_000, key=key),
 }
 
 

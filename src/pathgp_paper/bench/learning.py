@@ -8,14 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from pathgp.kernels import Matern32
-from pathgp.likelihood import Exact, Method, NearestNeighbour, Neighbourhoods, Pathwise, default_gp, fit_hyperparameters
+from pathgp.likelihood import (
+    Exact,
+    FittingMethod,
+    NearestNeighbour,
+    Neighbourhoods,
+    Pathwise,
+    default_gp,
+    fit_hyperparameters,
+)
 from pathgp.likelihood.nearest import estimate
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp_paper.bench.scores import scores
 from pathgp_paper.datasets import Dataset
 
-METHODS: dict[str, list[Method]] = {
+METHODS: dict[str, list[FittingMethod]] = {
     "nearest": [NearestNeighbour()],
     "neighbourhoods": [Neighbourhoods()],
     "pathwise": [NearestNeighbour(), Pathwise()],

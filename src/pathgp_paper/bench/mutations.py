@@ -256,8 +256,8 @@ BREAKS = [
     Break(
         "length scales are averaged as they are",
         "likelihood/exact.py",
-        'where_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf)',
-        'where_named(gp.kernel, "lengthscale", lambda leaf: leaf, lambda leaf: leaf)',
+        'map_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf)',
+        'map_named(gp.kernel, "lengthscale", lambda leaf: leaf, lambda leaf: leaf)',
         "tests/likelihood/test_exact.py",
     ),
     Break(
@@ -354,7 +354,7 @@ BREAKS = [
     Break(
         "the residual of CG is that of its recursion",
         "solvers/cg.py",
-        "converged=self.verdict(look, solve.targets)",
+        "converged=self.has_converged(look, solve.targets)",
         "converged=at.converged",
         "tests/solvers/test_cg.py",
     ),

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from pathgp.cli.bench import store
-from pathgp.linalg.neighbours import Exhaustive, search, tree
+from pathgp.linalg.neighbours import Exhaustive, build_index, build_tree
 
 NEIGHBOURS, QUERIES, BATCH = 128, 1024, 64
 
@@ -58,9 +58,9 @@ def measure(name: str, points: np.ndarray, queries: np.ndarray) -> list[dict]:
         results.append({"points": name, "search": label, **speed, "recall": float(recall)})
 
     report("scipy cKDTree", lambda: cKDTree(points), lambda t, q: t.query(q, NEIGHBOURS, workers=2)[1])
-    report("pathgp tree", lambda: tree(jnp.asarray(points)), in_batches)
+    report("pathgp tree", lambda: build_tree(jnp.asarray(points)), in_batches)
     report("pathgp exhaustive", lambda: Exhaustive(jnp.asarray(points)), in_batches)
-    report("pathgp search", lambda: search(jnp.asarray(points)), in_batches)
+    report("pathgp search", lambda: build_index(jnp.asarray(points)), in_batches)
     try:
         import faiss
     except ModuleNotFoundError:

@@ -21,9 +21,9 @@ from scipy import sparse
 
 from pathgp import Local, condition
 from pathgp.cli.bench import store
-from pathgp.linalg.neighbours import in_neighbourhoods
+from pathgp.linalg.neighbours import neighbourhood_order
 from pathgp.linalg.tiles import tiled_product
-from pathgp.solvers import CG, SAP, Auto, Cholesky, Every, Run
+from pathgp.solvers import CG, SAP, Auto, Cholesky, Observer, Run
 from pathgp_paper.bench import contest
 
 PASSES = (1, 2, 3, 5, 10, 20, 50)
@@ -34,7 +34,7 @@ class Neighbourhoods(SAP):
     """Blocks of rows that are near each other, whether or not anything finishes the solve."""
 
     def partition(self, system, key):
-        return in_neighbourhoods(system.kernel.coordinates(system.X))
+        return neighbourhood_order(system.kernel.coordinates(system.X))
 
 
 class Scattered(SAP):
@@ -152,7 +152,7 @@ def main():
     system, B, x = truth.system, np.asarray(truth.targets.total), jnp.asarray(data.X_test[:1000])
     right = np.asarray(gp.kernel(x, system.X))
     exact_weights = np.asarray(truth.solution.weights)
-    exact, sd = np.asarray(truth.joint(x)), np.sqrt(np.asarray(truth.variance(x)))[:, None]
+    exact, sd = np.asarray(truth.all_columns(x)), np.sqrt(np.asarray(truth.variance(x)))[:, None]
     error = lambda difference: float(np.sqrt(np.mean((difference / sd) ** 2)))
     lines = {}
 
@@ -174,7 +174,7 @@ def main():
         )
 
     blocks = -(-system.size // SAP().block_size)
-    every = lambda look: Every(blocks, lambda s: look(s.step / blocks, s.weights))
+    every = lambda look: Observer(blocks, lambda s: look(s.step / blocks, s.weights))
 
     def sap(init, look, kind=SAP):
         solver = kind(passes=20, tolerance=0.0)
@@ -182,7 +182,7 @@ def main():
 
     def library_cg(_, look):
         solver = CG(steps=max(PASSES), tolerance=0.0)
-        solver.solve(system, truth.targets, key=key, run=Run(Every(1, lambda s: look(s.step, s.weights))))
+        solver.solve(system, truth.targets, key=key, run=Run(Observer(1, lambda s: look(s.step, s.weights))))
 
     print("RMS error in posterior sd after so many passes")
     contest_of("SAP", lambda: None, sap)
@@ -197,7 +197,7 @@ def main():
         posterior = condition(gp, data.X, data.y, solver=solver, local=Local(), num_samples=64, key=key)
         kind = "Auto" if isinstance(solver, Auto) else posterior.info.solver
         name = f"{kind}, {posterior.info.passes:.0f} passes, and local"
-        lines[name] = {"error": error(np.asarray(posterior.joint(x)) - exact)}
+        lines[name] = {"error": error(np.asarray(posterior.all_columns(x)) - exact)}
         print(f"{name:<34} {lines[name]['error']:.3f}", flush=True)
     timed = products(gp.kernel, data.X.shape[1])
     for name, took in timed.items():

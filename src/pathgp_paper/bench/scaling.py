@@ -28,7 +28,7 @@ from pathgp import GP, condition
 from pathgp.cli.bench import store
 from pathgp.cli.budget import Rates, measured_rates
 from pathgp.kernels import Matern32
-from pathgp.solvers import CG, SAP, SDD, SGD, Every, InducingCG, InducingSGD
+from pathgp.solvers import CG, SAP, SDD, SGD, InducingCG, InducingSGD, Observer
 
 INPUTS = 10
 BATCH, FEATURES, BLOCK, FACTOR_BYTES, RANK = 512, 100, 1024, 512 * 2**20, 100
@@ -288,7 +288,7 @@ def seconds_here(z: Sizes, step: Step, rates: Rates, speed: float) -> float:
 def seconds_a_step(solver, X: np.ndarray, samples: int, every: int) -> float:
     """The least time between looks: other work on the machine only ever adds to it."""
     marks, gp = [], GP(Matern32(3.0, 2.0), noise=0.1)
-    watch = Every(every, lambda s: marks.append(s.seconds))
+    watch = Observer(every, lambda s: marks.append(s.seconds))
     condition(gp, X, np.sin(X[:, 0]), solver=solver, num_samples=samples, observe=watch, key=jax.random.key(0))
     return float(np.min(np.diff(marks))) / every
 

@@ -18,7 +18,7 @@ from scipy import linalg
 from pathgp import GP, condition
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import Matern32
-from pathgp.solvers import SAP, ConvergenceWarning, Every
+from pathgp.solvers import SAP, ConvergenceWarning, Observer
 
 
 def scipy_cholesky(X, B, lengthscale, noise):
@@ -48,7 +48,9 @@ def main():
     snapshots, error = [], float("nan")
     solver = SAP(passes=20, tolerance=0.0)
     condition(gp, X, y, solver=SAP(passes=1, tolerance=0.0), key=key)
-    posterior = condition(gp, X, y, solver=solver, key=key, observe=Every(-(-n // solver.block_size), snapshots.append))
+    posterior = condition(
+        gp, X, y, solver=solver, key=key, observe=Observer(-(-n // solver.block_size), snapshots.append)
+    )
 
     exact, scipy_seconds = scipy_cholesky(X, posterior.targets.total, 4.0, 0.1)
     predict = lambda weights: np.asarray(Function(Canonical(gp.kernel, X), jnp.asarray(weights, dtype=float))(x))

@@ -16,7 +16,7 @@ import numpy as np
 from pathgp import condition
 from pathgp.analysis import metrics
 from pathgp.linalg.factor import factorise, substitute
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 from pathgp_paper import datasets
 
 
@@ -41,10 +41,10 @@ def main() -> None:
 
 def exact_variance(gp, X, x):
     """k(x, x) − k(x, X)(K + σ²I)⁻¹k(X, x)."""
-    H = wide(gp.kernel, jnp.asarray(X), jnp.asarray(X))
+    H = kernel_float64(gp.kernel, jnp.asarray(X), jnp.asarray(X))
     H[np.diag_indices(len(H))] += float(gp.noise)
     factorise(H)
-    k = wide(gp.kernel, jnp.asarray(X), jnp.asarray(x))
+    k = kernel_float64(gp.kernel, jnp.asarray(X), jnp.asarray(x))
     return np.asarray(gp.kernel.diag(jnp.asarray(x))) - np.sum(k * substitute(H, k), axis=0)
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from pathgp.solvers import SGD, Every, InducingSGD
-from pathgp.solvers.inducing.points import eliminated
+from pathgp.solvers import SGD, InducingSGD, Observer
+from pathgp.solvers.inducing.points import eliminate
 from pathgp_paper.bench.scores import scores
 from pathgp_paper.experiments import published
 from pathgp_paper.experiments.base import Cell, Experiment, Record, Result, Settings, Table, canvas, find
@@ -51,10 +51,10 @@ class InducingTime(Experiment):
         descent = SGD(steps=steps, sample_learning_rate=published.SAMPLE_RATES["houseelectric"])
         solver, M = descent, N
         if settings["share"] < 1:
-            points = eliminated(gp.kernel, data.X, key=jax.random.key(1), num=max(2, round(settings["share"] * N)))
+            points = eliminate(gp.kernel, data.X, key=jax.random.key(1), num=max(2, round(settings["share"] * N)))
             solver, M = InducingSGD(points=points, steps=steps, descent=descent), points.shape[0]
         watch = Watch()
-        posterior = rehearsed(gp, data, solver, settings["samples"], Every(max(1, steps // 50), watch))
+        posterior = rehearsed(gp, data, solver, settings["samples"], Observer(max(1, steps // 50), watch))
         watch.finish(posterior)
         found = []
         for weights in watch.weights:

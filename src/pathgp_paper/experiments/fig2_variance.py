@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from pathgp.plots import BLUE, ORANGE
-from pathgp.solvers import SGD, Every
+from pathgp.solvers import SGD, Observer
 from pathgp.system.system import System
 from pathgp_paper.experiments.base import (
     Cell,
@@ -60,7 +60,7 @@ class Variance(Experiment):
             steps=steps, averaging=float(steps), low_variance=low_variance, max_seconds=settings["max_seconds"]
         )
         watch = Watch()
-        posterior = conditioned(gp, data, solver, settings["samples"], Every(max(1, steps // 500), watch))
+        posterior = conditioned(gp, data, solver, settings["samples"], Observer(max(1, steps // 500), watch))
         system, targets = posterior.system, posterior.targets
         t = (targets.signal if low_variance else targets.total)[:, 1:]
         norms = squared_norms(system)

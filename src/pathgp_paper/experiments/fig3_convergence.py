@@ -7,7 +7,7 @@ import numpy as np
 
 from pathgp.analysis import metrics
 from pathgp.plots import BLUE, ORANGE
-from pathgp.solvers import CG, SGD, Cholesky, Every, Solver
+from pathgp.solvers import CG, SGD, Cholesky, Observer, Solver
 from pathgp_paper.experiments.base import (
     Cell,
     Experiment,
@@ -80,7 +80,7 @@ class Convergence(Experiment):
         found["rkhs_norm"] = float(metrics.rkhs_error(gp.kernel, exact.system.X, 0 * v, v)[0])
         for solver in options:
             watch, name = Watch(), type(solver).__name__
-            posterior = rehearsed(gp, data, solver, 0, Every(every[name], watch))
+            posterior = rehearsed(gp, data, solver, 0, Observer(every[name], watch))
             watch.finish(posterior)
             means = [at_weights(posterior, w).mean(data.X_test) for w in watch.weights]
             W = jnp.concatenate(watch.weights, axis=1)

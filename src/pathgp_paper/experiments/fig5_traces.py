@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pathgp.plots import BLUE, ORANGE
-from pathgp.solvers import Every
+from pathgp.solvers import Observer
 from pathgp_paper.bench.scores import scores
 from pathgp_paper.experiments import published
 from pathgp_paper.experiments.base import (
@@ -69,7 +69,7 @@ class Traces(Experiment):
         data, gp = problem(settings)
         solver, watch = solver_of(settings["solver"], data, gp), Watch()
         every = 1 if settings["solver"]["name"] == "CG" else max(1, settings["solver"]["steps"] // 500)
-        posterior = rehearsed(gp, data, solver, settings["samples"], Every(every, watch))
+        posterior = rehearsed(gp, data, solver, settings["samples"], Observer(every, watch))
         watch.finish(posterior)
         found = []
         for weights in watch.weights:

@@ -15,7 +15,7 @@ from pathgp.kernels import RBF
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
-from pathgp.solvers import ConvergenceWarning, Every, Iterative, Snapshot, Solver
+from pathgp.solvers import ConvergenceWarning, Iterative, Observer, Snapshot, Solver
 from pathgp.solvers.inducing.points import k_means
 from pathgp_paper.bench import contest
 from pathgp_paper.datasets import Dataset, infill, large_domain
@@ -50,7 +50,7 @@ def conditioned(
     data: Dataset,
     solver: Solver,
     num_samples: int,
-    observe: Every | None = None,
+    observe: Observer | None = None,
     seed: int = 0,
     keep_bytes: int = 0,
 ) -> Posterior:
@@ -70,7 +70,7 @@ def conditioned(
 
 
 def rehearsed(
-    gp: GP, data: Dataset, solver: Solver, num_samples: int, observe: Every | None = None, seed: int = 0
+    gp: GP, data: Dataset, solver: Solver, num_samples: int, observe: Observer | None = None, seed: int = 0
 ) -> Posterior:
     """The same after a run that does not count, in which an iterative solver is compiled."""
     if isinstance(solver, Iterative):

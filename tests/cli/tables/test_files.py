@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from pathgp.cli.tables import files as tables
 from pathgp.cli.tables.encoding import Encoding
-from pathgp.cli.tables.infer import learn_encoding
+from pathgp.cli.tables.infer import infer_encoding
 
 
 def written(folder: pathlib.Path, text: str, name: str = "table.csv") -> pathlib.Path:
@@ -40,7 +40,7 @@ def test_the_same_matrix_from_every_format(tmp_path, name):
         pq.write_table(table.set_column(1, "colour", table["colour"].dictionary_encode()), path)
     else:
         written(tmp_path, MIXED, name)
-    encoding = learn_encoding(path, "y", one_hot=[])[0]
+    encoding = infer_encoding(path, "y", one_hot=[])[0]
     assert encoding.inputs == ("size", "colour=blue", "colour=red", "sold")
     rows = encoding.read(path)
     assert rows.X.dtype == np.float32
@@ -53,14 +53,14 @@ def test_far_from_zero_a_column_keeps_what_it_varies_by_in_single_precision(tmp_
     seconds = 1.7e9 + np.arange(0.0, 1.0, 0.001)
     path = tmp_path / "table.npy"
     np.save(path, np.column_stack([seconds, seconds]))
-    rows = learn_encoding(path, "1")[0].read(path)
+    rows = infer_encoding(path, "1")[0].read(path)
     assert rows.X.dtype == np.float32
     np.testing.assert_allclose(rows.inputs[:, 0], seconds, rtol=0, atol=2e-7)  # the spacing of float64 there
 
 
 def test_a_column_that_varies_by_rounding_alone_is_constant(tmp_path):
     path = written(tmp_path, "a,b,y\n0.3,1,1\n0.30000000000000004,2,2\n")
-    rows = learn_encoding(path, "y")[0].read(path)
+    rows = infer_encoding(path, "y")[0].read(path)
     np.testing.assert_array_equal(rows.X, [[0, -1], [0, 0]])
     assert rows.origin[1] == 2
 
@@ -69,17 +69,17 @@ def test_a_first_row_unlike_the_others_takes_no_precision_from_them(tmp_path):
     seconds = np.r_[0.0, 1.7e9 + np.arange(100.0)]
     path = tmp_path / "table.npy"
     np.save(path, np.column_stack([seconds, seconds]))
-    np.testing.assert_array_equal(learn_encoding(path, "1")[0].read(path).inputs[1:, 0], seconds[1:])
+    np.testing.assert_array_equal(infer_encoding(path, "1")[0].read(path).inputs[1:, 0], seconds[1:])
 
 
 def test_values_that_single_precision_cannot_hold_are_refused_by_name(tmp_path):
     path = written(tmp_path, "a,b,y\n1,2,1\n2,1e200,2\n3,-1e200,3\n")
     with pytest.raises(ValueError, match="'b' has values too large for float32"):
-        learn_encoding(path, "y")[0].read(path)
+        infer_encoding(path, "y")[0].read(path)
 
 
 def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):
-    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=["colour"], impute=True)[0]
+    encoding = infer_encoding(written(tmp_path, MIXED), "y", one_hot=["colour"], impute=True)[0]
     same = Encoding.from_json(json.loads(json.dumps(encoding.as_json())))
     assert same == encoding
     other = written(tmp_path, "sold,extra,colour,size\nfalse,x,blue,2\n1,z,,\n", "other.csv")
@@ -93,7 +93,7 @@ def test_an_encoding_survives_json_and_finds_columns_by_name(tmp_path):
 @pytest.mark.parametrize("rows", ["1,2\n", "1,2\n" * 9])
 def test_a_table_that_changes_while_it_is_read_is_refused(rows, tmp_path):
     path = written(tmp_path, "a,y\n1,2\n3,4\n")
-    encoding, count, *_ = learn_encoding(path, "y")
+    encoding, count, *_ = infer_encoding(path, "y")
     assert count == 2
     written(tmp_path, "a,y\n" + rows)
     with pytest.raises(ValueError, match="had 2 rows at first"):
@@ -104,38 +104,38 @@ def test_a_median_needs_no_more_than_some_of_the_values(tmp_path, monkeypatch):
     monkeypatch.setattr("pathgp.cli.tables.infer.MOST_VALUES", 1000)
     values = np.random.default_rng(0).permutation(20_001)
     path = written(tmp_path, "a,b,y\n" + "".join(f"{v},{'' if v % 2 else 7},1\n" for v in values))
-    encoding = learn_encoding(path, "y", impute=True).encoding
+    encoding = infer_encoding(path, "y", impute=True).encoding
     a, b = (column.fill for column in encoding.columns)
     assert a == pytest.approx(10_000, abs=4 * 20_001 / 2 / np.sqrt(500))  # four standard errors of 500 values
     assert a != 10_000
     assert b == 7
     mostly = written(tmp_path, "a,y\n" + "".join(f"{'' if i else 3},1\n" for i in range(30_000)), "mostly.csv")
-    assert learn_encoding(mostly, "y", impute=True)[0].columns[0].fill == 3
+    assert infer_encoding(mostly, "y", impute=True)[0].columns[0].fill == 3
 
 
 def test_columns_are_picked_or_dropped(tmp_path):
     path = written(tmp_path, "a,b,c,y\n1,2,x,3\n4,5,z,6\n")
-    assert learn_encoding(path, "y", columns=["b", "a"])[0].inputs == ("b", "a")
-    assert learn_encoding(path, "y", drop=["c", "a"])[0].inputs == ("b",)
-    np.testing.assert_array_equal(learn_encoding(path, "y", columns=["b", "a"])[0].read(path).inputs, [[2, 1], [5, 4]])
+    assert infer_encoding(path, "y", columns=["b", "a"])[0].inputs == ("b", "a")
+    assert infer_encoding(path, "y", drop=["c", "a"])[0].inputs == ("b",)
+    np.testing.assert_array_equal(infer_encoding(path, "y", columns=["b", "a"])[0].read(path).inputs, [[2, 1], [5, 4]])
 
 
 def test_whole_numbers_that_turn_into_fractions_far_down(tmp_path):
     rows = 300_000  # more than the first million bytes, by which Arrow judges
     text = "a,y\n" + "1,2\n" * rows + "1.5,2.5\n"
     path = written(tmp_path, text)
-    read = learn_encoding(path, "y")[0].read(path)
+    read = infer_encoding(path, "y")[0].read(path)
     assert read.inputs.sum() == rows + 1.5
     assert read.y.sum() == 2 * rows + 2.5
     with pytest.raises(ValueError, match=r"column 'a' holds 'oak' \(after row \d+\), where a number is expected"):
-        learn_encoding(written(tmp_path, text + "oak,1\n", "late.csv"), "y")
+        infer_encoding(written(tmp_path, text + "oak,1\n", "late.csv"), "y")
 
 
 def test_blocks_have_the_same_rows_whatever_their_size(tmp_path):
     values = np.random.default_rng(0).normal(size=(1000, 2))
     path = tmp_path / "table.csv"
     np.savetxt(path, values, delimiter=",", header="a,y", comments="", fmt="%.17g")
-    encoding = learn_encoding(path, "y")[0]
+    encoding = infer_encoding(path, "y")[0]
     for rows, sizes in ((300, [300, 300, 300, 100]), (500, [500, 500]), (2000, [1000])):
         blocks = list(encoding.blocks(path, with_target=True, rows=rows))
         assert [len(block.X) for block in blocks] == sizes
@@ -220,7 +220,7 @@ def test_names_of_columns_that_need_quotes_are_read_back(tmp_path, name):
 )
 def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
     with pytest.raises(ValueError, match=sentence) as refused:
-        learn_encoding(written(tmp_path, text), "y", **options)
+        infer_encoding(written(tmp_path, text), "y", **options)
     assert len(str(refused.value).splitlines()) == 1
 
 
@@ -237,7 +237,7 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, sentence):
     ],
 )
 def test_rows_unlike_those_of_the_fit_get_a_sentence(tmp_path, text, sentence):
-    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])[0]
+    encoding = infer_encoding(written(tmp_path, MIXED), "y", one_hot=[])[0]
     with pytest.raises(ValueError, match=sentence):
         list(encoding.blocks(written(tmp_path, text, "new.csv")))
 
@@ -263,7 +263,7 @@ LONG = "5,6\n" * 300_000
 def test_what_is_wrong_is_said_with_a_short_excerpt(tmp_path, text, sentence):
     path = written(tmp_path, text)
     with pytest.raises(ValueError, match=r"table\.csv") as caught:
-        learn_encoding(path, "y")
+        infer_encoding(path, "y")
     assert sentence in str(caught.value)
     assert len(str(caught.value)) < 600
 
@@ -302,7 +302,7 @@ def test_files_that_are_no_tables(tmp_path):
         tables.column_kinds(written(tmp_path, "a,b\n1,2\n", "table.parquet"))
     text = tmp_path / "text.parquet"
     pq.write_table(pa.table({"size": ["oak"], "colour": ["red"], "sold": [True]}), text)
-    encoding = learn_encoding(written(tmp_path, MIXED), "y", one_hot=[])[0]
+    encoding = infer_encoding(written(tmp_path, MIXED), "y", one_hot=[])[0]
     with pytest.raises(ValueError, match="column 'size' holds text, where a number is expected"):
         list(encoding.blocks(text))
 
@@ -318,7 +318,7 @@ def test_a_matrix_in_an_npy_file_is_a_table_of_numbered_columns(tmp_path, dtype,
     np.save(path, np.asarray(values, order=order))
     assert tables.column_kinds(path) == {"0": "number", "1": "number", "2": "number"}
     assert tables.row_count(path) == 3
-    rows = learn_encoding(path, "1")[0].read(path)
+    rows = infer_encoding(path, "1")[0].read(path)
     np.testing.assert_array_equal(rows.inputs, values[:, [0, 2]].astype(float))
     np.testing.assert_array_equal(rows.y, values[:, 1].astype(float))
 
@@ -327,10 +327,10 @@ def test_an_npy_file_is_read_like_any_other_table(tmp_path):
     path = tmp_path / "table.npy"
     np.save(path, MATRIX)
     with pytest.raises(ValueError, match=r"missing in '2' \(1 of 3\)"):
-        learn_encoding(path, "1")
-    rows = learn_encoding(path, "1", impute=True)[0].read(path)
+        infer_encoding(path, "1")
+    rows = infer_encoding(path, "1", impute=True)[0].read(path)
     np.testing.assert_array_equal(rows.inputs, [[1, 3, 0], [2, -4, 0], [4, -0.5, 1]])  # the median of 3 and −4
-    assert learn_encoding(path, "1", columns=["0"], one_hot=["0"])[0].inputs == ("0=1", "0=2", "0=4")
+    assert infer_encoding(path, "1", columns=["0"], one_hot=["0"])[0].inputs == ("0=1", "0=2", "0=4")
     np.save(path, np.array([[True, False], [False, True]]))
     assert tables.column_kinds(path) == {"0": "boolean", "1": "boolean"}
 
@@ -361,7 +361,7 @@ def test_arrays_that_are_no_tables(tmp_path, array, sentence):
     path = tmp_path / "table.npy"
     np.save(path, array, allow_pickle=True)
     with pytest.raises(ValueError, match=sentence):
-        learn_encoding(path, "1")
+        infer_encoding(path, "1")
 
 
 def test_npy_files_that_are_damaged_or_something_else(tmp_path):

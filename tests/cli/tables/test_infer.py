@@ -14,7 +14,7 @@ import pytest
 
 from pathgp.cli import main
 from pathgp.cli.tables import files as tables
-from pathgp.cli.tables.infer import learn_encoding
+from pathgp.cli.tables.infer import infer_encoding
 
 GAPS = "size,colour,y\n1,red,1\n,red,2\n4,,3\n8,blue,\n16,blue,5\n"
 
@@ -36,13 +36,13 @@ def inputs(scan, path, **options):
 def test_dates_are_days(written, zone):
     path = written(f"when,y\n1970-01-03T12:00:00{zone},1\n1969-12-31T00:00:00{zone},2\n2024-02-29T06:00:00{zone},3\n")
     days = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
-    scan = learn_encoding(path, "y")
+    scan = infer_encoding(path, "y")
     np.testing.assert_allclose(inputs(scan, path)[:, 0], [2.5, -1, days + 0.25], rtol=1e-12)
 
 
 def test_dates_of_every_format_are_the_same_days_and_gaps_are_filled(written, tmp_path):
     path = written("when,y\n2024-01-01,1\n2024-01-04,2\n2024-01-03,3\n")
-    scan = learn_encoding(path, "y", impute=True)
+    scan = infer_encoding(path, "y", impute=True)
     np.testing.assert_array_equal(np.diff(inputs(scan, path)[:, 0]), [3, -1])
     new = written("when\n\n2024-01-05\n".replace("\n\n", '\n""\n'), "new.csv")
     other = tmp_path / "new.parquet"
@@ -55,7 +55,7 @@ def test_dates_of_every_format_are_the_same_days_and_gaps_are_filled(written, tm
 
 def test_a_gap_gets_the_median_and_an_input_that_says_so(written):
     path = written(GAPS.replace("blue,\n", "blue,4\n"))
-    scan = learn_encoding(path, "y", one_hot=[], impute=True)
+    scan = infer_encoding(path, "y", one_hot=[], impute=True)
     assert scan.encoding.inputs == ("size", "size is missing", "colour=blue", "colour=red", "colour is missing")
     expected = [[1, 0, 0, 1, 0], [6, 1, 0, 1, 0], [4, 0, 0, 0, 1], [8, 0, 1, 0, 0], [16, 0, 1, 0, 0]]
     np.testing.assert_array_equal(inputs(scan, path), expected)
@@ -67,7 +67,7 @@ def test_a_gap_gets_the_median_and_an_input_that_says_so(written):
 
 def test_rows_with_a_gap_are_left_out(written):
     path = written(GAPS)
-    scan = learn_encoding(path, "y", one_hot=[], skip_missing=True)
+    scan = infer_encoding(path, "y", one_hot=[], skip_missing=True)
     assert (scan.rows, scan.skipped, scan.missing) == (2, 3, {})
     assert scan.notes == ["left out 3 rows with a missing value."]
     assert scan.encoding.inputs == ("size", "colour=blue", "colour=red")
@@ -79,7 +79,7 @@ def test_rows_with_a_gap_are_left_out(written):
 
 
 def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(written):
-    scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
+    scan = infer_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
     new = written("colour\ngreen\nred\n", "new.csv")
     with pytest.raises(ValueError, match=r"column 'colour' has the unseen category 'green', .* --allow-unknown"):
         inputs(scan, new)
@@ -87,7 +87,7 @@ def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(w
 
 
 def test_columns_are_kept_as_they_are(written, tmp_path):
-    scan = learn_encoding(written("x,y\n1,1\n2,2\n"), "y")
+    scan = infer_encoding(written("x,y\n1,1\n2,2\n"), "y")
     new = written("id,x,y\n007,1.50,oak\nNA,2,\n,3,elm\n", "new.csv")
     blocks = list(scan.encoding.blocks(new, rows=2, keep=["x", "id"]))
     assert [block.kept["id"].to_pylist() for block in blocks] == [["007", "NA"], [""]]
@@ -114,7 +114,7 @@ def test_columns_are_kept_as_they_are(written, tmp_path):
 )
 def test_separators_and_decimal_points_are_told_from_the_file(written, text):
     path = written(text)
-    scan = learn_encoding(path, "y", one_hot=[])
+    scan = infer_encoding(path, "y", one_hot=[])
     assert scan.encoding.inputs == ("a", "name, of it=x,y", "name, of it=z")
     rows = scan.encoding.read(path)
     np.testing.assert_array_equal(rows.inputs, [[1.5, 1, 0], [-2.25, 0, 1]])
@@ -132,7 +132,7 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
 def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, name, content, sentence):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=sentence):
-        learn_encoding(tmp_path / name, "y")
+        infer_encoding(tmp_path / name, "y")
     assert main(["fit", str(tmp_path / name), "--target", "y", "--out", str(tmp_path / "model")]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if "reading" not in line]
     assert len(said) == 1
@@ -142,12 +142,12 @@ def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, 
 def test_a_pipe_is_not_said_to_be_missing(tmp_path):
     os.mkfifo(tmp_path / "table.csv")
     with pytest.raises(ValueError, match=r"table.csv is not a regular file"):
-        learn_encoding(tmp_path / "table.csv", "y")
+        infer_encoding(tmp_path / "table.csv", "y")
 
 
 def test_another_encoding_is_a_sentence(written):
     with pytest.raises(ValueError, match=r"table.csv is not a table in UTF-8: .* `iconv -f latin1 -t utf8 table.csv`"):
-        learn_encoding(written("area (m²),y\n1,2\n", encoding="latin1"), "y")
+        infer_encoding(written("area (m²),y\n1,2\n", encoding="latin1"), "y")
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_the_separator_is_what_lines_have_equally_often(written, text, expected)
 
 
 def test_zones_are_not_mixed(written, tmp_path):
-    naive = learn_encoding(written("when,y\n2024-01-01,1\n2024-01-04,2\n"), "y")
-    zoned = learn_encoding(written("when,y\n2024-01-01T00:00Z,1\n2024-01-04T00:00Z,2\n", "zoned.csv"), "y")
+    naive = infer_encoding(written("when,y\n2024-01-01,1\n2024-01-04,2\n"), "y")
+    zoned = infer_encoding(written("when,y\n2024-01-01T00:00Z,1\n2024-01-04T00:00Z,2\n", "zoned.csv"), "y")
     day = pa.array([datetime.datetime(2024, 1, 5)], pa.timestamp("s"))
     for scan, type, sentence in (
         (naive, pa.timestamp("s", "Europe/Berlin"), "holds a date with a time zone, where a date is expected"),
@@ -187,11 +187,11 @@ def test_zones_are_not_mixed(written, tmp_path):
 def test_a_day_without_end_is_a_day(written):
     path = written("until,y\n9999-12-31,1\n2024-01-01,2\n")
     days = (datetime.date(9999, 12, 31) - datetime.date(1970, 1, 1)).days
-    assert inputs(learn_encoding(path, "y"), path)[0, 0] == days
+    assert inputs(infer_encoding(path, "y"), path)[0, 0] == days
 
 
 def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
-    scan = learn_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
+    scan = infer_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
     for values, sentence in (
         ([1.0, np.nan], "column 'flag' has 1 missing value"),
         ([0.0, 2.0], "column 'flag' holds 2, where true or false is expected"),
@@ -205,17 +205,17 @@ def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
 
 def test_the_index_of_pandas_is_no_input(tmp_path):
     pd.DataFrame({"x": [1.0, 2.0], "y": [3.0, 4.0]}, index=[5, 9]).to_parquet(tmp_path / "table.parquet")
-    assert learn_encoding(tmp_path / "table.parquet", "y").encoding.inputs == ("x",)
+    assert infer_encoding(tmp_path / "table.parquet", "y").encoding.inputs == ("x",)
 
 
 def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_path):
     pq.write_table(pa.table({"a": pa.array([], pa.string()), "y": pa.array([], pa.float64())}), tmp_path / "no.parquet")
     with pytest.raises(ValueError, match="'a' holds text"):
-        learn_encoding(tmp_path / "no.parquet", "y")
+        infer_encoding(tmp_path / "no.parquet", "y")
     with pytest.raises(ValueError, match="two inputs named 'a is missing'"):
-        learn_encoding(written("a,a is missing,y\n1,2,3\n,4,5\n"), "y", impute=True)
+        infer_encoding(written("a,a is missing,y\n1,2,3\n,4,5\n"), "y", impute=True)
     with pytest.raises(ValueError, match=r"Column 'b' has the most \(2 of 2\)"):
-        learn_encoding(written("a,b,y\n1,,3\n,,5\n"), "y", skip_missing=True)
+        infer_encoding(written("a,b,y\n1,,3\n,,5\n"), "y", skip_missing=True)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_pa
     ],
 )
 def test_a_frame_is_refused_where_a_file_would_be(written, frame, sentence):
-    scan = learn_encoding(written("when,size,y\n2024-01-01,1,1\n2024-01-04,2,2\n"), "y")
+    scan = infer_encoding(written("when,size,y\n2024-01-01,1,1\n2024-01-04,2,2\n"), "y")
     with pytest.raises(ValueError, match=sentence):
         scan.encoding.matrix(frame)
 
 
 def test_categories_of_pandas_and_polars_are_texts(written):
-    scan = learn_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
+    scan = infer_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
     for frame in (
         pd.DataFrame({"colour": pd.Categorical(["red", "blue"])}),
         pl.DataFrame({"colour": ["red", "blue"]}, schema={"colour": pl.Categorical}),
@@ -246,7 +246,7 @@ def test_a_data_frame_becomes_the_matrix_of_its_table(written, library):
     path = written(
         "size,colour,when,sold,y\n1,red,2024-01-01,true,1\n,blue,2024-01-04,false,2\n4,red,2024-01-02,true,3\n"
     )
-    scan = learn_encoding(path, "y", one_hot=[], impute=True)
+    scan = infer_encoding(path, "y", one_hot=[], impute=True)
     frame = pd.read_csv(path, parse_dates=["when"])
     frame = frame if library is pd else pl.from_pandas(frame)
     np.testing.assert_array_equal(scan.encoding.matrix(frame), inputs(scan, path))

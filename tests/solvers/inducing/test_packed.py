@@ -64,9 +64,9 @@ def test_a_solve_says_what_its_preconditioner_had_to_add_and_compiles_once(key):
     system, targets = problem(N=300)
     solver = InducingCG(system.X[:40], steps=2)
     plan = solver.prepare(system, targets, key)
-    assert solver.solve(system, targets, key=key).info.reason == solver.remark(plan) == ""
+    assert solver.solve(system, targets, key=key).info.reason == solver.note(plan) == ""
     more = eqx.tree_at(lambda p: p.precondition.jitter, plan, 1000 * plan.ridge)
-    assert "was added to the diagonal of K_zz in the preconditioner" in solver.remark(more)
+    assert "was added to the diagonal of K_zz in the preconditioner" in solver.note(more)
     compiled = loop._advance._cached._cache_size()
     other = eqx.tree_at(lambda s: s.kernel.lengthscale, system, 0.5 * system.kernel.lengthscale)
     InducingCG(system.X[:40], steps=3).solve(other, targets, key=key)

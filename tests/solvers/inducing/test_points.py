@@ -20,7 +20,7 @@ def scaled(X):
 
 @pytest.mark.parametrize("ratio", [0.2, 0.6])
 def test_elimination_covers_every_row_and_keeps_its_distance(X, key, ratio):
-    z = scaled(inducing.eliminated(KERNEL, X, key=key, ratio=ratio))
+    z = scaled(inducing.eliminate(KERNEL, X, key=key, ratio=ratio))
     to_kept = np.linalg.norm(scaled(X)[:, None] - z[None], axis=2).min(axis=1)
     assert to_kept.max() <= ratio * (1 + 1e-5)
     between = np.linalg.norm(z[:, None] - z[None], axis=2) + 1e9 * np.eye(len(z))
@@ -28,12 +28,12 @@ def test_elimination_covers_every_row_and_keeps_its_distance(X, key, ratio):
 
 
 def test_elimination_to_a_number_of_points(X, key):
-    assert len(inducing.eliminated(KERNEL, X, key=key, num=200)) == pytest.approx(200, rel=0.05)
+    assert len(inducing.eliminate(KERNEL, X, key=key, num=200)) == pytest.approx(200, rel=0.05)
 
 
 def test_elimination_is_the_same_for_a_key(X, key):
-    one, again = (inducing.eliminated(KERNEL, X, key=key, ratio=0.3) for _ in range(2))
-    other = inducing.eliminated(KERNEL, X, key=jax.random.key(9), ratio=0.3)
+    one, again = (inducing.eliminate(KERNEL, X, key=key, ratio=0.3) for _ in range(2))
+    other = inducing.eliminate(KERNEL, X, key=jax.random.key(9), ratio=0.3)
     assert np.array_equal(one, again)
     assert not (one.shape == other.shape and np.array_equal(one, other))
 
@@ -61,9 +61,9 @@ def test_elimination_holds_few_neighbours_at_a_time_where_points_crowd(key, monk
 
 
 def test_a_ratio_that_keeps_everything_or_one(X, key):
-    assert len(inducing.eliminated(KERNEL, X, key=key, ratio=1e-6)) == 2000
-    assert len(inducing.eliminated(KERNEL, X, key=key, ratio=1e6)) == 1
-    assert len(inducing.eliminated(KERNEL, np.repeat(X[:5], 10, axis=0), key=key, ratio=1e-6)) == 5
+    assert len(inducing.eliminate(KERNEL, X, key=key, ratio=1e-6)) == 2000
+    assert len(inducing.eliminate(KERNEL, X, key=key, ratio=1e6)) == 1
+    assert len(inducing.eliminate(KERNEL, np.repeat(X[:5], 10, axis=0), key=key, ratio=1e-6)) == 5
 
 
 def test_a_random_subset_has_different_rows(X, key):
@@ -96,7 +96,7 @@ def test_impossible_numbers_are_refused(X, key, num):
         lambda: inducing.random_subset(X, num, key=key),
         lambda: inducing.k_means(KERNEL, X, num, key=key),
         lambda: inducing.greedy(KERNEL, X, num, key=key),
-        lambda: inducing.eliminated(KERNEL, X, key=key, num=num),
+        lambda: inducing.eliminate(KERNEL, X, key=key, num=num),
     ):
         with pytest.raises(ValueError, match="num must be between 1 and the 2000 rows"):
             choose()
@@ -105,8 +105,8 @@ def test_impossible_numbers_are_refused(X, key, num):
 def test_elimination_wants_one_of_ratio_and_number(X, key):
     for arguments in ({}, {"ratio": 0.1, "num": 10}):
         with pytest.raises(ValueError, match="give either ratio"):
-            inducing.eliminated(KERNEL, X, key=key, **arguments)
+            inducing.eliminate(KERNEL, X, key=key, **arguments)
     with pytest.raises(ValueError, match="ratio must be positive"):
-        inducing.eliminated(KERNEL, X, key=key, ratio=-1.0)
+        inducing.eliminate(KERNEL, X, key=key, ratio=-1.0)
     with pytest.raises(ValueError, match="NaN or infinite"):
-        inducing.eliminated(KERNEL, np.full((3, 2), np.nan), key=key, ratio=1.0)
+        inducing.eliminate(KERNEL, np.full((3, 2), np.nan), key=key, ratio=1.0)

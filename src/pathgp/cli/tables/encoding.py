@@ -169,7 +169,7 @@ class Encoding:
             missing = [name for name in names if name not in present]
             if missing:
                 raise ValueError(f"{path} lacks {listed(missing)}, {why}: its columns are {listed(list(present))}.")
-        held, total = _Held(rows), 0
+        held, total = _Rebatcher(rows), 0
         # Copied columns have a reader of their own, because one may be an input too. Both yield the same batches.
         copies = read_batches(path, dict.fromkeys(keep, AS_IT_IS)) if keep else itertools.repeat({})
         for batch, copied in zip(read_batches(path, kinds), copies, strict=bool(keep)):
@@ -192,7 +192,7 @@ class Encoding:
         kept: dict[str, pa.Array],
     ) -> Block:
         X = np.concatenate([c.encode(path, batch[c.name], allow_unknown) for c in self.columns], axis=1)
-        y = known_target(path, self.target, batch) if with_target else np.empty(len(X))
+        y = read_target(path, self.target, batch) if with_target else np.empty(len(X))
         missing = sum(int(is_missing(c.kind, batch[c.name]).sum()) for c in self.columns)
         return Block(X, y, kept, missing)
 
@@ -256,7 +256,7 @@ class Rows(NamedTuple):
         return Rows(self.X[index], self.y[index], self.origin)
 
 
-class _Held:
+class _Rebatcher:
     """Rebatch blocks of any size into blocks of one size."""
 
     def __init__(self, rows: int) -> None:
@@ -310,7 +310,7 @@ def complete(kinds: Mapping[str, str], batch: pa.RecordBatch) -> Bool[np.ndarray
     return ~np.any([is_missing(kind, batch[name]) for name, kind in kinds.items()], axis=0)
 
 
-def known_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) -> Float[np.ndarray, "n"]:
+def read_target(path: pathlib.Path, name: str | None, batch: pa.RecordBatch) -> Float[np.ndarray, "n"]:
     """Return the target; raise `ValueError` if it is missing or infinite."""
     y = numbers(NUMBER, batch[name])
     if np.isnan(y).any():

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from pathgp.cli.tables import npy
-from pathgp.runs.atomic import replacing
+from pathgp.runs.atomic import atomic_path
 
 NUMBER, BOOLEAN, TEXT, DATE, ZONED = "number", "boolean", "text", "date", "date with a zone"
 DATES = (DATE, ZONED)
@@ -55,7 +55,7 @@ def is_parquet(path: pathlib.Path, others: str = ".csv, .csv.gz or .parquet") ->
 
 def row_count(path: pathlib.Path) -> int | None:
     """Return the number of rows if the file states it; a CSV does not."""
-    with _sentences(path):
+    with _reraise_arrow_errors(path):
         if npy.is_npy(path):
             return npy.header(path).rows
         if _is_parquet(path):
@@ -69,7 +69,7 @@ def column_kinds(path: pathlib.Path) -> dict[str, str]:
 
     The kinds of a CSV are inferred from its first million bytes. A column that is empty there counts as numbers.
     """
-    with _sentences(path):
+    with _reraise_arrow_errors(path):
         if npy.is_npy(path):
             matrix = npy.header(path)
             return {str(i): BOOLEAN if matrix.dtype.kind == "b" else NUMBER for i in range(matrix.columns)}
@@ -96,7 +96,7 @@ def read_batches(path: pathlib.Path, kinds: Mapping[str, str]) -> Iterator[pa.Re
     """Yield the named columns, in that order and each as its kind, in batches of rows."""
     types = {name: ARROW.get(kind) for name, kind in kinds.items()}
     done = 0
-    with _sentences(path, lambda: done, kinds):
+    with _reraise_arrow_errors(path, lambda: done, kinds):
         if npy.is_npy(path):
             yield from _rows_of_npy(path, types)
             return
@@ -169,7 +169,7 @@ def table_writer(path: pathlib.Path | None, standard_output: Any, force: bool = 
             yield write
         return
     parquet = is_parquet(path)
-    with replacing(path, force) as beside:
+    with atomic_path(path, force) as beside:
         if parquet:
             with _parquet_writer(beside) as write:
                 yield write
@@ -320,11 +320,11 @@ def cast(path: pathlib.Path, name: str, column: pa.Array, to: pa.DataType | None
     if pa.types.is_dictionary(column.type):  # Arrow cannot cast every kind of dictionary
         column = column.dictionary.cast(to).take(column.indices)
     if asked == BOOLEAN and kind == NUMBER:
-        return _truths(path, name, column)
+        return _as_booleans(path, name, column)
     return column.cast(to, safe=False)
 
 
-def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
+def _as_booleans(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
     """Return zeros and ones as booleans; raise `ValueError` for other numbers."""
     x = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     strange = x[~np.isnan(x) & (x != 0) & (x != 1)]
@@ -334,7 +334,9 @@ def _truths(path: pathlib.Path, name: str, column: pa.Array) -> pa.Array:
 
 
 @contextmanager
-def _sentences(path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, str] | None = None) -> Iterator[None]:
+def _reraise_arrow_errors(
+    path: pathlib.Path, done: Any = lambda: 0, kinds: Mapping[str, str] | None = None
+) -> Iterator[None]:
     """Re-raise errors of pyarrow with the name of the file, the column, and the kind as which it is read."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the path of a file.")

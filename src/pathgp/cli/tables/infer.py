@@ -62,7 +62,7 @@ class Scan(NamedTuple):
         return found
 
 
-def learn_encoding(
+def infer_encoding(
     path: pathlib.Path,
     target: str,
     columns: Sequence[str] | None = None,
@@ -100,7 +100,7 @@ def learn_encoding(
 def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool, skip_missing: bool) -> Scan:
     """Return the encoding with the categories and, for `impute`, the replacement of missing values in each column."""
     categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
-    values = {name: _Some() for name, kind in kinds.items() if kind != TEXT}
+    values = {name: _ValueSample() for name, kind in kinds.items() if kind != TEXT}
     missing, infinite, rows, skipped = Counter[str](), Counter[str](), 0, 0
     for batch in read_batches(path, {**kinds, target: NUMBER}):
         if skip_missing:
@@ -168,7 +168,7 @@ def _refuse_missing(path: pathlib.Path, target: str, absent: Mapping[str, int], 
         )
 
 
-class _Some:
+class _ValueSample:
     """A sample of the values of a column in bounded memory: all, or above `MOST_VALUES` a random half, quarter, … of
     them.
     """
@@ -203,9 +203,11 @@ def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of
     """Raise one `ValueError` for all columns that cannot be used as they are."""
     complaints = []
     if of_target != NUMBER:
-        complaints.append(f"the target {target!r} holds {of_target}, where numbers are needed{_stranger(path, target)}")
+        complaints.append(
+            f"the target {target!r} holds {of_target}, where numbers are needed{_first_non_number(path, target)}"
+        )
     text = [name for name, kind in inputs.items() if kind == TEXT]
-    typed = {name: _stranger(path, name) for name in text}
+    typed = {name: _first_non_number(path, name) for name in text}
     complaints += [f"{name!r} holds mostly numbers{where}" for name, where in typed.items() if where]
     words = [name for name, where in typed.items() if not where]
     if words:
@@ -220,7 +222,7 @@ def _refuse_kinds(path: pathlib.Path, target: str, inputs: Mapping[str, str], of
         raise ValueError(f"{path}: {'; '.join(complaints)}.")
 
 
-def _stranger(path: pathlib.Path, name: str) -> str:
+def _first_non_number(path: pathlib.Path, name: str) -> str:
     """Return where the first value that is not a number stands, in a column of text that holds mostly numbers."""
     if column_kinds(path)[name] != TEXT:
         return ""

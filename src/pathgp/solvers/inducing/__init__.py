@@ -2,7 +2,7 @@
 
 from pathgp.solvers.inducing.base import Inducing, InducingCholesky
 from pathgp.solvers.inducing.cg import InducingCG
-from pathgp.solvers.inducing.points import RandomPoints, eliminated, greedy, k_means, random_subset
+from pathgp.solvers.inducing.points import RandomPoints, eliminate, greedy, k_means, random_subset
 from pathgp.solvers.inducing.sgd import InducingSGD
 from pathgp.solvers.inducing.sgpr import SGPR
 from pathgp.solvers.inducing.svgp import SVGP
@@ -17,7 +17,7 @@ __all__ = [
     "InducingSGD",
     "RandomPoints",
     "Variational",
-    "eliminated",
+    "eliminate",
     "greedy",
     "k_means",
     "random_subset",

@@ -14,12 +14,12 @@ from scipy import linalg
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.linalg.tiles import pad_rows
-from pathgp.parallel.sharding import over_rows
+from pathgp.parallel.sharding import shard_map_rows
 from pathgp.runs.run import Run
 from pathgp.solvers.base import Info, Solution, Solver
 from pathgp.solvers.local import Local
 from pathgp.solvers.variational import MOST_JITTER
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 from pathgp.system.system import System, Targets
 
 
@@ -61,7 +61,7 @@ def gram_product(
         at_rows = X, precision[:, None], *([] if B is None else [B])
         return jax.lax.scan(add_tiles, zero, tuple(map(tiles, at_rows)))[0].T
 
-    return over_rows(system.mesh, local, (system.X, system.precision, B), (system.kernel, points, V), total=True)
+    return shard_map_rows(system.mesh, local, (system.X, system.precision, B), (system.kernel, points, V), total=True)
 
 
 class Inducing(Solver):
@@ -79,7 +79,7 @@ class Inducing(Solver):
             )
         return self.points
 
-    def counting_on(self, local: Local) -> Solver:
+    def with_local(self, local: Local) -> Solver:
         """Raise `ValueError`: a local correction would use the data near a point a second time."""
         raise ValueError(
             f"local cannot finish what {type(self).__name__} leaves, since its weights do not belong to rows of the "
@@ -104,15 +104,15 @@ class NormalEquations(NamedTuple):
         The jitter is `jitter` times the mean of the diagonal of K_zz, raised until K_zz can be factorised.
         """
         M = z.shape[0]
-        B, system = system.collected(B), system.gathered()  # each process solves the whole system on its own host
-        L = _factor(wide(system.kernel, z, z), jitter)
+        B, system = system.gather_rows(B), system.gathered()  # each process solves the whole system on its own host
+        L = _factor(kernel_float64(system.kernel, z, z), jitter)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))
         noise = np.asarray(system.noise_diagonal, dtype=np.float64)
         # Tiles of rows bound the memory by 8192 x M.
         for i in range(0, system.size, 8192):
             rows = slice(i, i + 8192)
             scale = 1 / np.sqrt(noise[rows])
-            A = linalg.solve_triangular(L, wide(system.kernel, z, system.X[rows]), lower=True) * scale
+            A = linalg.solve_triangular(L, kernel_float64(system.kernel, z, system.X[rows]), lower=True) * scale
             gram += A @ A.T
             right += A @ (scale[:, None] * np.asarray(B[rows], dtype=np.float64))
         return cls(L, gram, right)
@@ -156,7 +156,7 @@ class InducingCholesky(Inducing):
         The inducing points z.
     """
 
-    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.as_inputs(x, "points"))
 
     def solve(
         self,
@@ -170,10 +170,12 @@ class InducingCholesky(Inducing):
         """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
         z = self.support(system)
-        return solved(self, z, NormalEquations.of(system, z, targets.total, resolved(z)), system.size, clock, run)
+        return to_solution(
+            self, z, NormalEquations.of(system, z, targets.total, relative_jitter(z)), system.size, clock, run
+        )
 
 
-def resolved(z: Float[Array, "M d"]) -> float:
+def relative_jitter(z: Float[Array, "M d"]) -> float:
     """Return the relative jitter for weights in the dtype of z.
 
     Points may coincide, and weights must stay small enough for that dtype.
@@ -181,7 +183,7 @@ def resolved(z: Float[Array, "M d"]) -> float:
     return 10 * float(jnp.finfo(z.dtype).eps)
 
 
-def solved(
+def to_solution(
     solver: Solver, z: Float[Array, "M d"], equations: NormalEquations, rows: int, clock: float, run: Run | None
 ) -> Solution:
     """Return the `Solution` of a direct solver that started at the time `clock`."""

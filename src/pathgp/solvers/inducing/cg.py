@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
-from pathgp.linalg.tiles import split_product
-from pathgp.parallel.sharding import everywhere
+from pathgp.linalg.tiles import column_sharded_product
+from pathgp.parallel.sharding import replicate
 from pathgp.solvers.inducing.base import Inducing, gram_product, right_hand_side
 from pathgp.solvers.inducing.packed import Packed
 from pathgp.solvers.loop import Iterative
@@ -63,7 +63,7 @@ class InducingCG(Inducing, Iterative):
         Time limit in seconds.
     """
 
-    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.as_inputs(x, "points"))
     steps: int = 50
     tolerance: float = 1e-3
     max_seconds: float = float("inf")
@@ -71,21 +71,21 @@ class InducingCG(Inducing, Iterative):
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "InducingCG.steps")
+        checks.require_at_least(self.steps, 1, "InducingCG.steps")
 
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """Return the preconditioner, the right-hand side with its norms, and the jitter of K_zz."""
         right, ridge, ratio = _sums(self, system, targets)
         packed = Packed.of(system.kernel, self.points, float(ratio), float(ridge))
         # Every device applies the preconditioner to all of the residual.
-        precondition = everywhere(system.mesh, packed)
+        precondition = replicate(system.mesh, packed)
         return _Plan(precondition, right, _norms(precondition, right), ridge)
 
-    def prepared(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
+    def make_plan(self, system: System, targets: Targets, key: PRNGKeyArray) -> _Plan:
         """Call `prepare` on the host, where a matrix can be overwritten by its factors."""
         return self.prepare(system, targets, key)
 
-    def remark(self, plan: _Plan) -> str:
+    def note(self, plan: _Plan) -> str:
         """Return the jitter of the preconditioner if it is larger than that of the equations."""
         jitter, ridge = float(plan.precondition.jitter), float(plan.ridge)
         return "" if jitter <= ridge else f"{jitter:.0e} was added to the diagonal of K_zz in the preconditioner"
@@ -96,17 +96,17 @@ class InducingCG(Inducing, Iterative):
         With less, the weights would be nothing but rounding error.
         """
         ones = jnp.ones((self.points.shape[0], 1), self.points.dtype)
-        row_sums = split_product(system.mesh, system.kernel, self.points, self.points, ones, system.tile)
+        row_sums = column_sharded_product(system.mesh, system.kernel, self.points, self.points, ones, system.tile)
         return 4 * jnp.finfo(row_sums.dtype).eps * jnp.max(row_sums)
 
     def product(self, plan: _Plan, system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """Return (K_zz + K_zX Σ⁻¹ K_Xz) V."""
-        own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
+        own = column_sharded_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
         return own + plan.ridge * V + gram_product(self.points, system, V)
 
     def left(self, plan: _Plan, system: System, targets: Targets, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """Return the residual K_zX Σ⁻¹ (B − K_Xz V) − K_zz V, computed from the weights."""
-        own = split_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
+        own = column_sharded_product(system.mesh, system.kernel, self.points, self.points, V, system.tile)
         return -gram_product(self.points, system, V, targets.total) - own - plan.ridge * V
 
     def start(

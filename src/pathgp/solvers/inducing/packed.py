@@ -10,7 +10,7 @@ from scipy import linalg
 
 from pathgp.kernels import Kernel
 from pathgp.solvers.variational import MOST_JITTER
-from pathgp.system.dense import wide
+from pathgp.system.dense import kernel_float64
 
 BLOCK, ROWS = 512, 256
 """Columns that are factorised together, and rows of K_zz that are evaluated together."""
@@ -111,7 +111,7 @@ def _evaluate(kernel: Kernel, z: Float[Array, "M d"], H: Float[np.ndarray, "M M"
     M = len(H)
     for i in range(0, M, ROWS):
         start = max(0, min(i, M - ROWS))  # the last tile overlaps, so that only one shape is compiled
-        H[start : start + ROWS] = _flushed(wide(kernel, z[start : start + ROWS], z).astype(H.dtype))
+        H[start : start + ROWS] = _flushed(kernel_float64(kernel, z[start : start + ROWS], z).astype(H.dtype))
 
 
 def _aligned(M: int, dtype: np.dtype) -> Float[np.ndarray, "M M"]:

@@ -44,7 +44,7 @@ class RandomPoints(eqx.Module):
     tolerance: float = 1e-3
 
     def __check_init__(self) -> None:
-        checks.at_least(1 if self.num is None else self.num, 1, "RandomPoints.num")
+        checks.require_at_least(1 if self.num is None else self.num, 1, "RandomPoints.num")
 
     def number(self, rows: int) -> int:
         """Return the number of points for data of `rows` rows.
@@ -56,7 +56,7 @@ class RandomPoints(eqx.Module):
 
     def solver(self, X: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray) -> InducingCG:
         """Return the solver for the data X."""
-        values = checks.inputs(X)
+        values = checks.as_inputs(X)
         points = random_subset(values, self.number(values.shape[0]), key=key)
         return InducingCG(points=points, tolerance=self.tolerance)
 
@@ -96,7 +96,7 @@ def k_means(
     return jnp.asarray(sums[counts > 0] / counts[counts > 0, None], dtype=X.dtype)
 
 
-def eliminated(
+def eliminate(
     kernel: Kernel,
     X: Shaped[ArrayLike, "..."],
     *,
@@ -131,13 +131,13 @@ def eliminated(
     """
     if (ratio is None) == (num is None):
         raise ValueError("give either ratio, in length scales, or num, the number of points: one of the two.")
-    X = checks.inputs(X, "X")
+    X = checks.as_inputs(X, "X")
     points = np.asarray(kernel.coordinates(X), dtype=np.float64)
     order = np.asarray(jax.random.permutation(key, X.shape[0]))
     if num is not None:
         _checked(X, num)
         return X[_bisected(points, order, num)]
-    checks.positive(ratio or 0.0, "ratio")
+    checks.as_positive(ratio or 0.0, "ratio")
     return X[_eliminate(KDTree(points), points, order, float(ratio or 0.0))[0]]
 
 
@@ -219,7 +219,7 @@ def greedy(
 
 def _checked(X: Shaped[ArrayLike, "..."], num: int) -> Float[Array, "N d"]:
     """Return X as an array. Raises `ValueError` unless `num` is between 1 and its number of rows."""
-    values = checks.inputs(X, "X")
+    values = checks.as_inputs(X, "X")
     if not 1 <= num <= values.shape[0]:
         raise ValueError(f"num must be between 1 and the {values.shape[0]} rows of X, but it is {num}.")
     return values

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from pathgp import _checks as checks
-from pathgp.linalg.tiles import product_of_rows, split_product
+from pathgp.linalg.tiles import column_sharded_product, row_sharded_product
 from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing.base import Inducing, right_hand_side
 from pathgp.solvers.loop import Iterative
@@ -59,7 +59,7 @@ class InducingSGD(Inducing, Iterative):
         Time limit in seconds.
     """
 
-    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.as_inputs(x, "points"))
     steps: int = 20_000
     descent: SGD = SGD()
     tolerance: float = 0.001
@@ -67,7 +67,7 @@ class InducingSGD(Inducing, Iterative):
     is_bounded: ClassVar[bool] = False
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "InducingSGD.steps")
+        checks.require_at_least(self.steps, 1, "InducingSGD.steps")
         if not self.descent.low_variance:
             raise ValueError(
                 "InducingSGD.descent has low_variance=False, but on inducing points the noise always stands in the "
@@ -100,9 +100,9 @@ class InducingSGD(Inducing, Iterative):
     ) -> Float[Array, "M s"]:
         """Return the stochastic gradient g for a batch of rows, with features drawn from `key`."""
         X_B, z = system.inputs(batch), self.points
-        misfit = split_product(system.mesh, system.kernel, X_B, z, v, system.tile) - targets.signal[batch]
+        misfit = column_sharded_product(system.mesh, system.kernel, X_B, z, v, system.tile) - targets.signal[batch]
         weighted = system.mean_noise / system.noise_diagonal[batch, None] * misfit
-        data = product_of_rows(system.mesh, system.kernel, z, X_B, weighted, system.tile) / batch.shape[0]
+        data = row_sharded_product(system.mesh, system.kernel, z, X_B, weighted, system.tile) / batch.shape[0]
         phi = system.kernel.features(key, self.descent.num_features, z.shape[1])(z)
         regulariser = phi @ (phi.T @ v) - plan.noise_term
         return data + system.mean_noise * regulariser / system.size
@@ -127,7 +127,7 @@ class InducingSGD(Inducing, Iterative):
         """Return ‖K_zX Σ⁻¹(b − K_Xz v) − K_zz v‖ relative to v = 0, on some of the points."""
         z, noise = self.points[plan.probe], plan.noise_term[plan.probe]
         fitted = system.of(self.points, state.average)
-        own = split_product(system.mesh, system.kernel, z, self.points, state.average, system.tile)
+        own = column_sharded_product(system.mesh, system.kernel, z, self.points, state.average, system.tile)
         # `noise` is K_zX Σ⁻¹ε from `prepare`, so the pass is over the signal only.
         residual = right_hand_side(z, system, targets.signal - fitted) + noise - own
         norms = jnp.linalg.norm(right_hand_side(z, system, targets.signal) + noise, axis=0)

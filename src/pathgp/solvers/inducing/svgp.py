@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.parallel.sharding import share
+from pathgp.parallel.sharding import map_over_devices
 from pathgp.runs.run import Run
 from pathgp.solvers.base import DivergenceError, Info, Solution, warn_unless_converged
 from pathgp.solvers.batches import Batches
@@ -81,7 +81,7 @@ class SVGP(Inducing):
         Relative residual up to which a column is reported as converged.
     """
 
-    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.inputs(x, "points"))
+    points: Float[Array, "M d"] = eqx.field(converter=lambda x: checks.as_inputs(x, "points"))
     steps: int = 5000
     batch_size: int = 1024
     learning_rate: float = 0.03
@@ -89,9 +89,9 @@ class SVGP(Inducing):
     tolerance: float = 0.1
 
     def __check_init__(self) -> None:
-        checks.at_least(self.steps, 1, "SVGP.steps")
-        checks.at_least(self.batch_size, 1, "SVGP.batch_size")
-        checks.positive(self.learning_rate, "SVGP.learning_rate")
+        checks.require_at_least(self.steps, 1, "SVGP.steps")
+        checks.require_at_least(self.batch_size, 1, "SVGP.batch_size")
+        checks.as_positive(self.learning_rate, "SVGP.learning_rate")
 
     def solve(
         self,
@@ -140,7 +140,7 @@ class SVGP(Inducing):
                     self._refuse_divergence(curve[-1][1], done)
                 weights_now = lambda state=state: self._found(system, targets, state, sample_key)[2]
                 run.report(advanced, done, done * passes, weights_now, f"ELBO {curve[-1][1]:.4g}" if curve else "")
-                run.keep(state, steps=done, counted=counted, curve=curve, seconds=run.seconds)
+                run.save(state, steps=done, counted=counted, curve=curve, seconds=run.seconds)
         points, q, weights, relative = self._found(system, targets, state, sample_key)
         steps, elbo = zip(*curve, strict=True)
         q = dataclasses.replace(q, steps=jnp.asarray(steps, int), elbo=jnp.asarray(elbo, y.dtype))
@@ -239,7 +239,7 @@ def elbo(
         return -(jnp.log(2 * jnp.pi * noise) + misfit / noise) / 2
 
     rows = system.inputs(batch), y[batch], system.noise_diagonal[batch]
-    fit = share(system.mesh, fits, rows, (system.kernel, L_inverse, points, m, C))
+    fit = map_over_devices(system.mesh, fits, rows, (system.kernel, L_inverse, points, m, C))
     divergence = (jnp.sum(C**2) + m @ m - m.shape[0]) / 2 - jnp.trace(parameters.lower)
     return system.size * jnp.mean(fit) - divergence
 
