@@ -1,1 +1,1 @@
-"""The paper's experiments, its data sets, and benchmarks beside other libraries: `pathgp experiment | bench | data`."""
+"""Experiments and data sets of the paper, and comparisons with other libraries: `pathgp experiment | bench | data`."""

@@ -1,6 +1,7 @@
-"""Data sets: real ones from a folder, and toys and draws from a Gaussian process, which are made on the spot.
+"""Data sets: real ones, which are read from a folder, and generated ones (toys and draws from a GP).
 
-A real data set is `NAME/data.csv.gz`, no header, the target last, and `NAME/test_mask.csv.gz`, a column a split.
+A real data set consists of two files. `NAME/data.csv.gz` has no header, and the target is its last column.
+`NAME/test_mask.csv.gz` has one column per split, which is 1 for test rows.
 """
 
 import gzip
@@ -29,22 +30,22 @@ PAPER = {
     "buzz": (583_250, 77),
     "houseelectric": (2_049_280, 11),
 }
-"""Rows and inputs of the data sets of the paper's table 1."""
+"""Number of rows and of inputs of each data set in the paper's table 1."""
 
 FILES = ("data.csv.gz", "test_mask.csv.gz")
 LAYOUT = "NAME/data.csv.gz (no header, the target last) and NAME/test_mask.csv.gz (a column a split, 1 for a test row)"
 ORIGIN = "the UCI repository, or the `uci_datasets` collection, which has them with these very splits"
 
 MADE = {"infill": 1, "large_domain": 1, "draw": None, "synthetic": None}
-"""The functions of this module that make a data set, and the number of its inputs where it is not up to the user."""
+"""Functions of this module that generate a data set, and its number of inputs; None if the user chooses it."""
 
 TEST_ROWS = 1000
 NOISE, SPACING = 0.5, 0.02
-"""Of the toys: the variance of their noise, and the distance between two neighbours on the grid."""
+"""Noise variance of the toys, and distance between adjacent points of the grid."""
 
 
 class Dataset(NamedTuple):
-    """Training and test rows. Real ones are standardised with the statistics of the training rows."""
+    """Training and test rows. Real data are standardised with the mean and standard deviation of the training rows."""
 
     name: str
     X: Float[np.ndarray, "N d"]
@@ -54,7 +55,7 @@ class Dataset(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A data set by name: its rows, training and test together, and its inputs. None is any number."""
+    """A data set in the list: its total number of rows (training and test) and of inputs. None means any number."""
 
     name: str
     N: int | None
@@ -64,9 +65,10 @@ class Entry(NamedTuple):
 
 
 def known(directory: str | os.PathLike[str] | None = None) -> list[Entry]:
-    """The paper's data sets, whatever else is in the folder, and those which are made on the spot.
+    """Return the paper's data sets, the other data sets in the folder, and the generated ones.
 
-    The paper tells the sizes of its own; of the others, rows are counted. Without a folder, only the last are present.
+    Sizes of the paper's data sets are the published ones; for other files, rows are counted. Without a folder, only the
+    generated data sets are marked as present.
     """
     folder = data_directory(directory) if directory or os.environ.get("PATHGP_DATA") else None
     found = [] if folder is None else sorted(path.parent for path in folder.glob(f"*/{FILES[0]}"))
@@ -81,12 +83,12 @@ def known(directory: str | os.PathLike[str] | None = None) -> list[Entry]:
 
 
 def available(directory: str | os.PathLike[str] | None = None) -> list[str]:
-    """The names of the real data sets that are in the folder."""
+    """Return the names of the real data sets in the folder."""
     return [entry.name for entry in known(directory) if entry.present and entry.origin in ("paper", "folder")]
 
 
 def data_directory(directory: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """The folder of the data sets: this one, or else the one that the environment variable PATHGP_DATA names."""
+    """Return the folder of the data sets: `directory` if given, otherwise the environment variable PATHGP_DATA."""
     folder = directory or os.environ.get("PATHGP_DATA")
     if not folder:
         raise FileNotFoundError(
@@ -98,7 +100,7 @@ def data_directory(directory: str | os.PathLike[str] | None = None) -> pathlib.P
 
 
 def load(name: str, split: int = 0, directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """The real data set `name` with the test rows of one split, in float32."""
+    """Return the real data set `name` with the test rows of one split, in float32."""
     folder = data_directory(directory) / name
     for file in FILES:
         if not (folder / file).is_file():
@@ -128,7 +130,7 @@ def _where_from(name: str, directory: str | os.PathLike[str] | None) -> str:
 
 
 def _read(file: pathlib.Path, column: int | None = None) -> Float[np.ndarray, "N c"]:
-    """NumPy's reader: on two million rows of twelve columns it took 2.4 s, that of Arrow 4.1 s."""
+    """Read with NumPy, which took 2.4 s for two million rows of twelve columns; Arrow took 4.1 s."""
     try:
         return np.loadtxt(file, delimiter=",", ndmin=2, usecols=column)
     except ValueError as error:
@@ -141,7 +143,7 @@ def _columns(file: pathlib.Path) -> int:
 
 
 def _rows(file: pathlib.Path) -> int:
-    """Counted in a stream, which takes a second for two million; the last may lack the end of its line."""
+    """Return the number of lines, read in chunks: one second for two million. The last may lack its newline."""
     rows, last = 0, b"\n"
     with gzip.open(file) as stream:
         while chunk := stream.read(1 << 20):
@@ -150,7 +152,7 @@ def _rows(file: pathlib.Path) -> int:
 
 
 def standardised(name: str, train: Float[np.ndarray, "N c"], test: Float[np.ndarray, "n c"]) -> Dataset:
-    """Columns less their mean over their standard deviation in the training rows; a constant column becomes zero."""
+    """Standardise columns with the mean and standard deviation of the training rows; a constant column becomes 0."""
     mean, deviation = train.mean(axis=0), train.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1)
     train, test = (((rows - mean) / scale).astype(np.float32) for rows in (train, test))
@@ -158,7 +160,7 @@ def standardised(name: str, train: Float[np.ndarray, "N c"], test: Float[np.ndar
 
 
 def synthetic(N: int, d: int = 8, noise: float = 0.1, seed: int = 0) -> Dataset:
-    """A smooth function of the first three inputs with noise of variance `noise`, and 1000 test rows."""
+    """Return a smooth function of the first three inputs with noise of variance `noise`, and 1000 test rows."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(N + TEST_ROWS, d))
     f = np.sin(2 * X[:, 0]) + X[:, 1] * np.cos(X[:, 2 % d])
@@ -167,19 +169,19 @@ def synthetic(N: int, d: int = 8, noise: float = 0.1, seed: int = 0) -> Dataset:
 
 
 def infill(N: int, seed: int = 0) -> Dataset:
-    """Inputs from N(0, 1), so that points crowd and K is badly conditioned (Figure 1 of the paper)."""
+    """Return a toy with inputs from N(0, 1), which are dense, so that K is ill-conditioned (figure 1 of the paper)."""
     return _toy("infill", jax.random.normal(jax.random.split(jax.random.key(seed))[0], (N, 1)), (-6.0, 6.0), seed)
 
 
 def large_domain(N: int, seed: int = 0) -> Dataset:
-    """Inputs on a grid that grows with N, so that K is well conditioned; the test rows are around its right end."""
+    """Return a toy on a grid that grows with N, so that K is well-conditioned; test rows surround its right end."""
     X = SPACING * (jnp.arange(N, dtype=float)[:, None] - N / 2)
     edge, window = float(X[-1, 0]), 600 * SPACING
     return _toy("large_domain", X, (edge - window, edge + window / 3), seed)
 
 
 def _toy(name: str, X: Float[Array, "N 1"], shown: tuple[float, float], seed: int) -> Dataset:
-    """Observations sin(2x) + cos(5x) + N(0, NOISE); the 400 test rows are without noise, for pictures."""
+    """Return observations sin(2x) + cos(5x) + N(0, NOISE), and 400 test rows without noise, for figures."""
     f = lambda x: jnp.sin(2 * x[:, 0]) + jnp.cos(5 * x[:, 0])
     noise = jax.random.normal(jax.random.split(jax.random.key(seed))[1], (X.shape[0],))
     x = jnp.linspace(*shown, 400)[:, None]
@@ -187,9 +189,9 @@ def _toy(name: str, X: Float[Array, "N 1"], shown: tuple[float, float], seed: in
 
 
 def draw(gp: GP, N: int, d: int, seed: int = 0, num_features: int = 10_000) -> Dataset:
-    """Noisy observations of a draw from a process with known hyperparameters, at uniform points of [0, 1]^d.
+    """Return noisy observations of a draw from a GP with known hyperparameters, at uniform points of [0, 1]^d.
 
-    The draw is one of many random features, so that data of any size can be had. Nothing is standardised.
+    The draw is approximated by `num_features` random features, so N can be large. Nothing is standardised.
 
     >>> from pathgp.kernels import Matern32
     >>> data = draw(GP(Matern32(0.3), noise=0.1), N=50, d=2, num_features=200)
@@ -206,13 +208,13 @@ def draw(gp: GP, N: int, d: int, seed: int = 0, num_features: int = 10_000) -> D
 
 
 class NotPublished(ValueError):
-    """There are no published hyperparameters of a data set and split."""
+    """Raised if no hyperparameters are published for a data set and split."""
 
 
 def published_gp(name: str, split: int = 0) -> GP:
-    """The Matérn-3/2 process with the hyperparameters that the authors of the paper published for a data set.
+    """Return a Matérn-3/2 GP with the hyperparameters that the authors of the paper published for a data set.
 
-    They are read from `published_hyperparameters.json` in the folder `reference` beside that of PATHGP_DATA.
+    They are read from `../reference/published_hyperparameters.json`, relative to the folder PATHGP_DATA.
     """
     file = data_directory().parent / "reference" / "published_hyperparameters.json"
     if not file.is_file():
@@ -228,7 +230,7 @@ def published_gp(name: str, split: int = 0) -> GP:
 
 
 def read_gp(scales: dict[str, Any]) -> GP:
-    """A Matérn-3/2 process from `length_scale`, `signal_scale`, `noise_scale` (standard deviations) and `mean`."""
+    """Return a Matérn-3/2 GP from `length_scale`, `signal_scale`, `noise_scale` (standard deviations) and `mean`."""
     missing = {"length_scale", "signal_scale", "noise_scale"} - set(scales)
     if missing:
         raise ValueError(

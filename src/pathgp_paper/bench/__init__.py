@@ -1,1 +1,1 @@
-"""Benchmarks, each beside its peers in one run."""
+"""Benchmarks, each compared with other methods or libraries in the same run."""

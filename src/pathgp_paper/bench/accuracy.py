@@ -1,5 +1,5 @@
 # pyright: reportArgumentType=false
-"""How exact defaults are: each case in a process of its own, compared with a dense posterior in float64.
+"""Accuracy of the defaults: each case in a separate process, compared with a dense posterior in float64.
 
     PATHGP_DATA=... python -m pathgp_paper.bench.accuracy BENCH [--only NAME=VALUE ...] [--out FILE]
 
@@ -12,7 +12,7 @@ BENCH is one of
                 compilation included
     restarts    `PathGPRegressor` compared with scikit-learn's `GaussianProcessRegressor(n_restarts_optimizer=3)`
 
-A case whose result is in `--out` already is not computed again.
+Cases whose result is already in `--out` are not computed again.
 """
 
 import argparse
@@ -92,7 +92,7 @@ CASES = {
 
 
 class Exact:
-    """The exact posterior of a GP whose parameters are NumPy's, by SciPy's Cholesky in float64."""
+    """The exact posterior of a GP with NumPy parameters, by SciPy's Cholesky in float64."""
 
     def __init__(self, kernel, gp, X, y):
         self.k, self.gp = KERNELS[kernel], gp
@@ -107,14 +107,14 @@ class Exact:
         return self.gp["variance"] * self.k(cdist(A, B), *shape)
 
     def predict(self, x):
-        """The mean and variance of f at x."""
+        """Return the mean and variance of f at x."""
         cross = self.covariance(self.X, np.asarray(x, np.float64) / self.gp["lengthscale"])
         half = linalg.solve_triangular(self.factor, cross, lower=True, check_finite=False)
         return half.T @ self.white + self.gp["mean"], self.gp["variance"] - np.sum(half**2, axis=0)
 
 
 def parameters(gp):
-    """The hyperparameters of a `pathgp.GP` as numbers."""
+    """Return the hyperparameters of a `pathgp.GP` as numbers."""
     names = [name for name in ("lengthscale", "variance", "alpha") if hasattr(gp.kernel, name)]
     values = {name: np.asarray(getattr(gp.kernel, name), np.float64) for name in names}
     return values | {"noise": float(np.mean(np.asarray(gp.noise))), "mean": float(gp.mean)}
@@ -133,7 +133,7 @@ def scores(mean, std, y):
 
 
 def judged(model, kernel, X, y, X_test, y_test):
-    """A fitted estimator compared with the exact posterior that has its hyperparameters, in standardised units."""
+    """Compare a fitted estimator with the exact posterior for its hyperparameters, in standardised units."""
     mean, std = model.predict(X_test, return_std=True)
     centre, scale = model.target_scaling_.centre[0], model.target_scaling_.scale[0]
     mean, std, y_test = (mean - centre) / scale, std / scale, (y_test - centre) / scale
@@ -183,7 +183,7 @@ def emulators(function, kernel, seed, rows):
 
 
 def solver(dataset, kernel, rows):
-    """Fits hyperparameters in a process of its own, then times a first solve, compilation included, and SciPy's."""
+    """Fit hyperparameters in a separate process, then time a first solve, compilation included, and SciPy's."""
     cell = json.dumps({"dataset": dataset, "kernel": kernel, "rows": rows})
     learned = _run("hyperparameters", cell)
     return {"fit_seconds": learned["seconds"], **_run("solve", json.dumps({**json.loads(cell), "gp": learned["gp"]}))}

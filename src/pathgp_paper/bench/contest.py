@@ -1,9 +1,9 @@
-"""One solver, or one peer, on one data set: run by `pathgp bench solve`, each in a process of its own.
+"""One solver or peer library on one data set, run by `pathgp bench solve` in a separate process.
 
     python -m pathgp_paper.bench.contest NAME --dataset elevators
 
-The job is the posterior mean and 64 samples, or what comes nearest to it in the peer, at the test rows. Prints a line
-of JSON. A process of its own, because memory is measured, and because a peer that crashes must not take others along.
+The task is the posterior mean and 64 samples at the test rows, or its closest equivalent in the peer. Prints a line of
+JSON. A separate process is needed to measure memory, and to keep a crash of one peer from ending the others.
 """
 
 import argparse
@@ -35,16 +35,16 @@ from pathgp_paper.bench.scores import Result, scores
 from pathgp_paper.datasets import Dataset
 
 SECONDS = 270.0
-"""When SGD and SDD are stopped, as patient as they are in the paper."""
+"""Time limit of SGD and SDD, in seconds. Their default numbers of steps are large, as in the paper."""
 
 
 def ours(solver: Solver, every: int | None = None) -> Callable[[Dataset, GP], Result]:
-    """This library with a solver that needs to know nothing of the data."""
+    """Return a contestant of this library with a solver that does not depend on the data."""
     return made(lambda data, gp: solver, every)
 
 
 def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Callable[[Dataset, GP], Result]:
-    """This library: a run to compile, cut short where it can be, then the one that counts, watched every few steps."""
+    """Return a contestant of this library: a compile run, shortened if possible, and a timed run with snapshots."""
 
     def run(data: Dataset, gp: GP) -> Result:
         snapshots: list[tuple[float, np.ndarray]] = []
@@ -57,14 +57,14 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
             asked = make(data, gp)
             solver = hurried(asked) if quickly else asked
             posterior = condition(gp, data.X, data.y, solver=solver, num_samples=NUM_SAMPLES, key=key, observe=observe)
-            # A rehearsal needs few points: on a CPU one compilation serves all that are more.
+            # The compile run needs few points: on a CPU, all larger numbers of points share one compilation.
             points = data.X_test if solver is asked else data.X_test[: 8 * TILE_POINTS]
             mean, variance = map(np.asarray, jax.block_until_ready(posterior.predict(points)))
             return time.perf_counter() - start, posterior, mean, variance
 
         first, posterior, mean, variance = job(quickly=True)
         seconds, whole = first, hurried(posterior.solver) is posterior.solver
-        if not whole or first < SECONDS:  # compilation is a part of a long run that can be neglected
+        if not whole or first < SECONDS:  # in a long run, compilation is negligible
             seconds, posterior, mean, variance = job(False, None if every is None else Observer(every, look))
         compiling, info = max(0.0, first - seconds) if whole else first, posterior.info
         canonical = Canonical(gp.kernel, posterior.system.X)
@@ -85,17 +85,17 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
 
 
 def hurried(solver: Solver) -> Solver:
-    """The solver, stopped as soon as it can be, if it can: it compiles what is needed."""
+    """Return the solver with a time limit of 0 if it has a limit, so that it compiles and stops."""
     return dataclasses.replace(solver, max_seconds=0.0) if hasattr(solver, "max_seconds") else solver
 
 
 def svgp(data: Dataset, gp: GP) -> SVGP:
-    """SVGP on the centres of clusters, for as many steps as its peer."""
+    """Return SVGP on k-means centres, with as many steps as its peer."""
     return SVGP(svgp_points(data, gp), steps=svgp_steps(len(data.X)), batch_size=SVGP_BATCH, learning_rate=SVGP_RATE)
 
 
 def inducing(data: Dataset, gp: GP) -> InducingCG:
-    """As many random rows as the estimator takes: a step on two million takes less than a minute then."""
+    """Return InducingCG on as many random rows as the estimator uses: under a minute per step on two million rows."""
     points = random_subset(data.X, RandomPoints().number(len(data.X)), key=jax.random.key(1))
     return InducingCG(points=points, max_seconds=4 * SECONDS)
 
@@ -122,7 +122,7 @@ def problem(
     hyperparameters: pathlib.Path | None = None,
     test_rows: int | None = None,
 ) -> tuple[Dataset, GP]:
-    """The data and the process: given, published for a real data set, or known for a synthetic one."""
+    """Return the data and the GP: from `hyperparameters`, or published for real data and fixed for synthetic data."""
     for option, rows in (("--n", n), ("--test-rows", test_rows)):
         checks.require_at_least(1 if rows is None else rows, 1, option)
     is_synthetic = dataset == "synthetic"
@@ -137,7 +137,7 @@ def problem(
         gp = datasets.published_gp(dataset, split)
     X, y, X_test, y_test = whole.X[:n], whole.y[:n], whole.X_test[:test_rows], whole.y_test[:test_rows]
     data = Dataset(dataset, X, y, X_test, y_test)
-    # Without its mean, so that contestants which know of none are given the same problem.
+    # The mean is subtracted, so that contestants without a mean get the same problem.
     centred = data._replace(y=data.y - float(gp.mean), y_test=data.y_test - float(gp.mean))
     return centred, GP(gp.kernel, gp.noise if noise is None else noise)
 
@@ -145,7 +145,7 @@ def problem(
 def _read_gp(path: pathlib.Path, inputs: int) -> GP:
     try:
         gp = datasets.read_gp(json.loads(path.read_text()))
-    except (ValueError, TypeError, OSError) as error:  # not JSON, no numbers, not there
+    except (ValueError, TypeError, OSError) as error:  # not JSON, not numbers, or no file
         raise ValueError(f"--hyperparameters {path} cannot be used: {error}") from None
     lengthscales = np.size(getattr(gp.kernel, "lengthscale", ()))
     if lengthscales not in (1, inputs):
@@ -156,13 +156,13 @@ def _read_gp(path: pathlib.Path, inputs: int) -> GP:
 
 
 def peak_gigabytes() -> float:
-    """The largest resident memory of this process so far (Linux)."""
+    """Return the peak resident memory of this process (Linux)."""
     found = re.search(r"VmHWM:\s+(\d+) kB", pathlib.Path("/proc/self/status").read_text())
     return int(found[1]) / 2**20 if found else float("nan")
 
 
 def main() -> None:
-    """Runs one contestant and prints its line."""
+    """Run one contestant and print its line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", choices=sorted(CONTESTANTS))
     parser.add_argument("--dataset", default="synthetic")

@@ -1,17 +1,19 @@
 # pyright: reportCallIssue=false
-"""Inducing points at a million rows, and what a step of their gradient descent costs:
+"""Inducing points at a million rows, the cost of a step of their gradient descent, and the choice of points:
 
     python -m pathgp_paper.bench.inducing million [--rows 1000000] [--points 20000] [--out FILE]
     python -m pathgp_paper.bench.inducing steps [--out FILE]
     python -m pathgp_paper.bench.inducing choose [--out FILE]
 
-`million`: mean and 16 samples from synthetic rows of 8 inputs, a known function with noise, beside an exact Gaussian
-process on as many random rows as there are points, each in a process of its own. The excess is what the test RMSE has
-above the noise's standard deviation. InducingCG stops where its predictions at the data are within about 3 % of
-their size. `steps`: seconds a step of InducingSGD against N at fixed M, and against M at fixed N, with the slopes of
-log-log fits. `choose`: each way to choose points among two million rows of 10 inputs, with length scales from .5 to 20
-standard deviations, in a process of its own. Processor time is given beside the time that passed, and tells what to
-expect of two cores that have nothing else to do.
+`million`: mean and 16 samples given synthetic rows of a known function of 8 inputs with noise. The reference is an
+exact GP on as many random rows as there are points. Each runs in a separate process. The excess is the test RMSE minus
+the standard deviation of the noise. InducingCG stops when its predictions at the data are within about 3 % of their
+size. Processor time is reported with wall-clock time, and indicates the time on two otherwise idle cores.
+
+`steps`: seconds per step of InducingSGD against N at fixed M, and against M at fixed N, with the log-log slopes.
+
+`choose`: each method of choosing points among two million rows of 10 inputs, with length scales from 0.5 to 20 standard
+deviations, in a separate process.
 """
 
 import argparse
@@ -49,7 +51,7 @@ def rows(number):
 
 
 def solve(name, a):
-    """One contestant: seconds, memory, excess, and whether the samples' spread is that of the error."""
+    """Run one contestant, and return seconds, memory, excess, and the ratio of its error to the spread of samples."""
     X, y, x = rows(a.rows)
     before, clock, processor = peak_gigabytes(), time.perf_counter(), time.process_time()
     if name == "exact":
@@ -101,7 +103,7 @@ def million(a):
 
 
 def seconds_a_step(number, points):
-    """The least time between looks every 20 steps: other work on the machine only ever adds to it."""
+    """Return the minimum time per step over intervals of 20 steps. Other load on the machine can only increase it."""
     X, y, _ = rows(number)
     marks = []
     solver, watch = InducingSGD(X[:points], 121, tolerance=0.0), Observer(20, lambda s: marks.append(s.seconds))

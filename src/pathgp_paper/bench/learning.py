@@ -1,4 +1,4 @@
-"""Hyperparameters learned on a data set, and the predictions that they give: `pathgp bench learn`."""
+"""Hyperparameters fitted to a data set, and the resulting predictions: `pathgp bench learn`."""
 
 import time
 from typing import Any
@@ -29,13 +29,13 @@ METHODS: dict[str, list[FittingMethod]] = {
     "pathwise": [NearestNeighbour(), Pathwise()],
     "exact": [Exact()],
 }
-"""One method after the other, each from the result of the one before."""
+"""Fitting methods run in sequence, each from the result of the previous one."""
 
 
 def learn(data: Dataset, method: str = "nearest") -> tuple[GP, dict[str, Any]]:
-    """From default starting values; the process, and what learning took.
+    """Fit hyperparameters from the default starting values, and return the GP and the cost of the fit.
 
-    The loss is the nearest-neighbour estimate at the end, whatever the method, so that methods can be compared.
+    The loss is the nearest-neighbour estimate at the end for every method, so that methods can be compared.
     """
     start = time.perf_counter()
     gp, left_out = default_gp(data.X, data.y), 0
@@ -48,7 +48,7 @@ def learn(data: Dataset, method: str = "nearest") -> tuple[GP, dict[str, Any]]:
 
 
 def judge(data: Dataset, gp: GP) -> dict[str, Any]:
-    """Test RMSE and NLL of the posterior on all rows."""
+    """Return test RMSE and NLL of the posterior given all rows."""
     start = time.perf_counter()
     posterior = condition(gp, data.X, data.y, key=jax.random.key(0))
     mean, variance = jax.block_until_ready(posterior.predict(data.X_test))
@@ -57,7 +57,7 @@ def judge(data: Dataset, gp: GP) -> dict[str, Any]:
 
 
 def as_published(gp: GP) -> dict[str, Any]:
-    """In the layout of the published hyperparameters: standard deviations, not variances."""
+    """Return the hyperparameters in the layout of the published ones: standard deviations, not variances."""
     assert isinstance(gp.kernel, Matern32)
     return {
         "length_scale": np.asarray(gp.kernel.lengthscale, dtype=float).tolist(),

@@ -1,9 +1,10 @@
-"""Every way to learn hyperparameters, from default values, on every data set, beside the published ones:
+"""Every hyperparameter fitting method on every data set, compared with the published hyperparameters:
 
     python -m pathgp_paper.bench.learning_methods --out FILE [--datasets NAME ...] [--methods NAME ...]
 
-Each learns in a process of its own (`pathgp bench learn`), then predicts the test rows from all training rows by the
-default solver, as the published hyperparameters do. What FILE has already is not run again.
+Each method starts from default values in a separate process (`pathgp bench learn`). It then predicts the test rows from
+all training rows with the default solver, as for the published hyperparameters. Results that are
+already in FILE are not computed again.
 """
 
 import argparse
@@ -24,11 +25,11 @@ METHODS = ("published", "nearest", "neighbourhoods", "pathwise")
 TEST_ROWS = {"houseelectric": 10_000}
 TIMEOUT = 3600.0
 ALL_PAIRS = ("houseelectric", "britainmagnetic", "beijingair")
-"""Sets with so many rows that the passes over all pairs of them which `Pathwise` takes would last for hours."""
+"""Data sets on which the passes of `Pathwise` over all pairs of rows would take hours."""
 
 
 def published(dataset):
-    """The default solver with the published hyperparameters."""
+    """Return the result of the default solver with the published hyperparameters."""
     try:
         published_gp(dataset)
     except ValueError:
@@ -38,7 +39,7 @@ def published(dataset):
 
 
 def learned(dataset, method):
-    """One method on one data set, or why there is no figure."""
+    """Return the result of one method on one data set, or the reason why there is none."""
     if method == "pathwise" and dataset in ALL_PAIRS:
         return {"failed": "too many pairs of rows"}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""What passes over the data and the local projection give, alone and together, on real data sets:
+"""Accuracy of passes over the data and of the local projection, separately and combined, on real data sets:
 
     PATHGP_DATA=... python -m pathgp_paper.bench.local elevators pol bike --out docs/results/local.json
 
-Test RMSE and NLL with published hyperparameters, split 0; and what fading the neighbours out costs.
+Reports test RMSE and NLL with published hyperparameters on split 0, for several numbers of neighbours and tapers.
 """
 
 import argparse

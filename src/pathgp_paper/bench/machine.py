@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on."""
+"""Description of the machine on which a number was measured."""
 
 import os
 import pathlib
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores and Python."""
+    """Return the processor, the number of cores, and the Python version."""
     return {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()}
 
 

@@ -1,8 +1,8 @@
-"""The maxima of 1000 posterior samples at N = 10,000 rows and 8 inputs, seconds and peak memory:
+"""Seconds and peak memory for the maxima of 1000 posterior samples, with N = 10,000 rows and 8 inputs:
 
     python -m pathgp_paper.bench.maximise --out docs/results/maximise.json
 
-The samples are those of `condition` with its defaults (block projections and a local projection at each point).
+The samples come from `condition` with the solver `Auto` (block projections and a local projection at each point).
 """
 
 import argparse

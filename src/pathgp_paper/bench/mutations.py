@@ -1,8 +1,8 @@
-"""Breaks the code in many places, one at a time, and says which test notices:
+"""Mutation testing: breaks the code in many places, one at a time, and reports the first test that fails:
 
     python -m pathgp_paper.bench.mutations --out docs/results/mutations.json [--only local.py ...]
 
-Each break is made in a copy of `src`; the tests that should notice run there until the first fails.
+Each break is made in a copy of `src`. The tests that should detect it run on the copy until the first failure.
 """
 
 import argparse
@@ -440,11 +440,11 @@ BREAKS = [
 CONTROL = Break(
     "nothing", "runs/atomic.py", "os.replace(beside, path)", "os.replace(beside, path)", "tests/runs/test_atomic.py"
 )
-"""No break: its tests pass, or the breaks show nothing."""
+"""Control without a break: its tests must pass, otherwise the results are meaningless."""
 
 
 def noticed(b: Break) -> str | None:
-    """The first test that fails with the code broken, or None."""
+    """Return the first test that fails with the broken code, or None."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "src", pathlib.Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__"))
         path = pathlib.Path(folder) / "src" / "pathgp" / b.file

@@ -1,10 +1,10 @@
 # pyright: reportAttributeAccessIssue=false, reportMissingImports=false
-"""Searches for 128 neighbours beside other libraries, in one run:
+"""Searches for 128 nearest neighbours, compared with other libraries in the same run:
 
     python -m pathgp_paper.bench.neighbours [--rows 2000000] [--out FILE]
 
-in 3 and in 11 dimensions, uniform and with length scales that differ, as they do after learning. SciPy comes with the
-library; faiss is measured where it is installed. Recall is the share of the true neighbours that are found.
+The points have 3 and 11 dimensions, with equal length scales and with unequal ones, as after hyperparameter fitting.
+SciPy is a dependency of pathgp; faiss is measured if it is installed. Recall is the share of true neighbours found.
 """
 
 import argparse

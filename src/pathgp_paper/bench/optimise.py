@@ -1,9 +1,9 @@
-"""Regret of Thompson sampling in batches, beside Optuna's TPE and random search:
+"""Regret of Thompson sampling in batches, compared with Optuna's TPE and random search:
 
     python -m pathgp_paper.bench.optimise --seeds 5 --out docs/results/optimise.json
 
-Hartmann-6, Ackley-10 and Levy-10, all minimised: batches of 50, 1000 evaluations. The regret is the best value that
-was found less the least value that there is.
+Minimises Hartmann-6, Ackley-10 and Levy-10 in batches of 50, with 1000 evaluations. The regret is the best value found
+minus the global minimum.
 """
 
 import argparse

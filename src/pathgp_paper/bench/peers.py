@@ -1,5 +1,5 @@
 # pyright: reportMissingImports=false
-"""Other libraries at the same job, each in the way its documentation recommends. They come with the extra `peers`."""
+"""Other libraries on the same task, each used as its documentation recommends. The extra `peers` installs them."""
 
 import time
 from collections.abc import Callable
@@ -19,17 +19,17 @@ SVGP_POINTS, SVGP_BATCH, SVGP_RATE = 1024, 1024, 0.03
 
 
 def svgp_points(data: Dataset, gp: GP) -> np.ndarray:
-    """The inducing points of every SVGP: centres of clusters, at most `SVGP_POINTS`."""
+    """Return the inducing points of every SVGP: at most `SVGP_POINTS` k-means centres."""
     return np.asarray(k_means(gp.kernel, data.X, min(SVGP_POINTS, len(data.X)), key=jax.random.key(1)))
 
 
 def svgp_steps(rows: int) -> int:
-    """The steps of every SVGP: a hundred epochs, but not more than 3000 steps and not fewer than 1000."""
+    """Return the number of steps of every SVGP: 100 epochs, clipped to between 1000 and 3000 steps."""
     return int(np.clip(100 * -(-rows // SVGP_BATCH), 1000, 3000))
 
 
 def scipy_cholesky(dtype: type) -> Callable[[Dataset, GP], Result]:
-    """Matrix, factor in place and solves by NumPy and SciPy: mean and exact variance."""
+    """Exact mean and variance with NumPy and SciPy: kernel matrix, in-place Cholesky factor, and solves."""
 
     def run(data: Dataset, gp: GP) -> Result:
         from scipy import linalg
@@ -39,7 +39,7 @@ def scipy_cholesky(dtype: type) -> Callable[[Dataset, GP], Result]:
         H = _matern32(X, X, gp)
         H[np.diag_indices(len(X))] += dtype(gp.noise)
         right = np.vstack([_matern32(X_test, X, gp), data.y.astype(dtype)])
-        # Transposed they are stored by columns, as LAPACK wants what it overwrites.
+        # The transposes are in column-major order, which LAPACK needs to overwrite them in place.
         L = linalg.cholesky(H.T, lower=True, overwrite_a=True, check_finite=False)
         U = linalg.solve_triangular(L, right.T, lower=True, overwrite_b=True, check_finite=False)
         mean = U[:, :-1].T @ U[:, -1]
@@ -87,7 +87,7 @@ def gpytorch_cg(data: Dataset, gp: GP) -> Result:
 
 
 def gpytorch_svgp(data: Dataset, gp: GP) -> Result:
-    """GPyTorch's SVGP, whitened, with a full covariance; points, steps, batches and rates are those of ours."""
+    """GPyTorch's whitened SVGP with a full covariance. Points, steps, batch size and learning rate equal ours."""
     import gpytorch
     import torch
 
@@ -137,7 +137,7 @@ def gpytorch_svgp(data: Dataset, gp: GP) -> Result:
 
 
 def botorch_paths(data: Dataset, gp: GP) -> Result:
-    """BoTorch's 64 posterior function samples by pathwise conditioning: their mean and variance at the test rows."""
+    """BoTorch's pathwise conditioning: mean and variance of 64 posterior function samples at the test rows."""
     import torch
     from botorch.models import SingleTaskGP
     from botorch.sampling.pathwise import draw_matheron_paths
@@ -157,12 +157,12 @@ def botorch_paths(data: Dataset, gp: GP) -> Result:
 
 
 def gpboost_vecchia(neighbours: int) -> Callable[[Dataset, GP], Result]:
-    """GPBoost's Vecchia approximation: mean and variance, no function samples."""
+    """GPBoost's Vecchia approximation: mean and variance, without function samples."""
 
     def run(data: Dataset, gp: GP) -> Result:
         import gpboost
 
-        # Its Matérn-3/2 is (1 + √3 r) exp(−√3 r) too, of inputs that are scaled here already.
+        # GPBoost's Matérn-3/2 is also (1 + √3 r) exp(−√3 r); the inputs are already scaled here.
         X, X_test = (np.asarray(_scaled(x, gp), dtype=np.float64) for x in (data.X, data.X_test))
         y = data.y.astype(np.float64)
         start = time.perf_counter()
@@ -184,7 +184,7 @@ def gpboost_vecchia(neighbours: int) -> Callable[[Dataset, GP], Result]:
 
 
 def _matern32(A: np.ndarray, B: np.ndarray, gp: GP, rows: int = 64) -> np.ndarray:
-    """The kernel matrix, by a few rows that stay in the cache and in place: twice as fast as one expression."""
+    """Return the kernel matrix, computed in place by blocks of rows in cache: twice as fast as one expression."""
     K, squares = np.empty((len(A), len(B)), dtype=A.dtype), np.sum(B**2, axis=1)
     for i in range(0, len(A), rows):
         some, r = A[i : i + rows], K[i : i + rows]
@@ -250,7 +250,7 @@ MODULES = {
     "gpboost-100": "gpboost",
     "gpboost-200": "gpboost",
 }
-"""What a peer imports: before its memory is measured, as JAX is."""
+"""Module of each peer, imported before its memory is measured, as JAX is."""
 
 PEERS: dict[str, Callable[[Dataset, GP], Result]] = {
     "scipy-float64": scipy_cholesky(np.float64),

@@ -1,8 +1,8 @@
-"""The tiled kernel product beside the same as one naive jitted expression, in one run: `pathgp bench kernel`.
+"""The tiled kernel product compared with one naive jitted expression, in the same run: `pathgp bench kernel`.
 
-512 x 16384 entries, 18 inputs unless told otherwise, Matérn-3/2. They take turns of several runs each, and a ratio is
-that of the medians. The tiled product is compiled as the solvers compile it, with wide vectors; the naive one both with
-`jax.jit` as it is and with wide vectors too. KeOps joins in where it is installed.
+The kernel is Matérn-3/2 with 512 x 16384 entries and 18 inputs by default. The contestants take turns of several runs
+each, and ratios are those of the medians. The tiled product is compiled with wide vectors, as in the solvers. The naive
+one is compiled both with default `jax.jit` and with wide vectors. KeOps is included if it is installed.
 """
 
 import time
@@ -24,7 +24,7 @@ WIDE = {"xla_cpu_prefer_vector_width": "512"}
 
 
 class Row(NamedTuple):
-    """The medians for one number of columns."""
+    """Medians for one number of columns."""
 
     columns: int
     naive_ms: float
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def naive(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]) -> Float[Array, "n s"]:
-    """Distances, kernel and product of the whole matrix, as one would first write it."""
+    """Return the product with the whole kernel matrix, in the most direct implementation."""
     r2 = jnp.sum(A**2, axis=1)[:, None] + jnp.sum(X**2, axis=1)[None, :] - 2 * A @ X.T
     positive = r2 > 0  # rounding makes some negative, and the derivative of a square root at zero is infinite
     r = jnp.where(positive, jnp.sqrt(3 * jnp.where(positive, r2, 1)), 0)
@@ -45,7 +45,7 @@ def naive(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]
 
 
 def run(columns: tuple[int, ...] = (1, 64), rounds: int = ROUNDS, inputs: int = INPUTS) -> list[Row]:
-    """Times all three for each number of columns."""
+    """Time all three products for each number of columns."""
     A, X = jax.random.normal(jax.random.key(0), (ROWS, inputs)), jax.random.normal(jax.random.key(1), (POINTS, inputs))
     tiled = jax.jit(partial(tiled_product, Matern32()), compiler_options=WIDE)
     contestants = (jax.jit(naive), jax.jit(naive, compiler_options=WIDE), tiled)
@@ -62,7 +62,7 @@ def run(columns: tuple[int, ...] = (1, 64), rounds: int = ROUNDS, inputs: int = 
 
 
 def _keops_ms(A: Float[Array, "n d"], X: Float[Array, "m d"], V: Float[Array, "m s"]) -> float | None:
-    """The median of KeOps' time for the same product, in turns of its own; None where it is not installed."""
+    """Return the median time of KeOps for the same product, timed separately; None if it is not installed."""
     try:
         from pykeops.numpy import LazyTensor  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError:
@@ -86,7 +86,7 @@ def _seconds(f: Callable[..., Array], *arguments: Array) -> float:
 
 
 def table(rows: list[Row]) -> str:
-    """The table as text."""
+    """Return the table as text."""
     head = (
         f"{'columns':>8} {'naive ms':>9} {'wide ms':>8} {'tiled ms':>9} {'ratio':>6} {'to wide':>8} {'G entries/s':>12}"
     )

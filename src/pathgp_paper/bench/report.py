@@ -2,7 +2,8 @@
 
     python -m pathgp_paper.bench.report
 
-A table stands between `<!-- NAME -->` and `<!-- end -->`; the figures were stored by `pathgp bench ... --out`.
+Replaces the text between `<!-- NAME -->` and `<!-- end -->` by the table of NAME.json, which the benchmarks store with
+their option `--out`.
 """
 
 import json
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def filled(text: str) -> str:
-    """The page with every table that it names made anew."""
+    """Return the page with every named table replaced by the stored results."""
     pattern = re.compile(r"(<!-- (?!end)([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda found: f"{found[1]}{table(found[2])}\n{found[3]}", text)
 
@@ -70,7 +71,7 @@ def solve_table(stored: dict) -> list[str]:
 
 
 def learning_table(stored: dict) -> list[str]:
-    """A line for each data set: test scores with the published hyperparameters, and with those of each method."""
+    """Return one row per data set: test scores with the published hyperparameters and with those of each method."""
     names = {"nearest": "`NearestNeighbour()`", "pathwise": "and `Pathwise()`", "neighbourhoods": "`Neighbourhoods()`"}
     methods = [name for name in names if any(r["method"] == name for r in stored["results"])]
     heads = [f"{names[name]}: RMSE / NLL | s | GB" for name in methods]
@@ -104,7 +105,7 @@ def kernel_table(stored: dict) -> list[str]:
 
 
 def splits_table(stored: dict) -> list[str]:
-    """The default solver beside the exact one, a line for each data set and split."""
+    """Return the default solver and the exact one, with one row per data set and split."""
     lines = ["| | split | seconds | RMSE | exact | NLL | exact |", "|---|" + "---:|" * 6]
     exact = {(r["dataset"], r["split"]): r for r in stored["results"] if r["name"] != "auto"}
     for r in stored["results"]:
@@ -138,7 +139,7 @@ def rows_table(stored: dict) -> list[str]:
 
 
 def rivals_table(stored: dict) -> list[str]:
-    """What is left of the error after so many passes, for each way."""
+    """Return the remaining error of each solver after given numbers of passes."""
     passes = ["1", "2", "3", "5", "10", "20", "50"]
     lines = [f"| {stored['dataset']}, {stored['rows']:,} rows | setup, s | {' | '.join(passes)} |"]
     lines.append("|---|" + "---:|" * (1 + len(passes)))
@@ -156,7 +157,7 @@ def rivals_table(stored: dict) -> list[str]:
 
 
 def local_table(stored: dict) -> list[str]:
-    """Of more than one pass, the default setting alone."""
+    """Return the table of the local projection. With more than one pass, it has only the default setting."""
     sets = list(stored["figures"])
     lines = [f"| RMSE / NLL | {' | '.join(sets)} |", "|---|" + "---:|" * len(sets)]
     for label in stored["figures"][sets[0]]:
@@ -213,7 +214,7 @@ def maximise_table(stored: dict) -> list[str]:
 
 
 def optimise_table(stored: dict) -> list[str]:
-    """Regret at the end, mean and standard error over the seeds, the least of each problem in bold; seconds beside."""
+    """Return the final regret, mean ± standard error over the seeds, and the seconds. The smallest regret is bold."""
     runs = stored["figures"]
     methods = list(dict.fromkeys(r["method"] for r in runs))
     lines = [f"| | {' | '.join(f'{m}: regret | s' for m in methods)} |", "|---|" + "---:|" * (2 * len(methods))]
@@ -232,7 +233,7 @@ def optimise_table(stored: dict) -> list[str]:
 
 
 def neighbours_table(stored: dict) -> list[str]:
-    """A line for each search, a column for each set of points: queries a second and, where it is not one, recall."""
+    """Return one row per search and one column per set of points: queries per second, and recall if it is not 1."""
     sets = list(dict.fromkeys(r["points"] for r in stored["results"]))
     found = {(r["points"], r["search"]): r for r in stored["results"]}
     heads = (name.split(" x ")[1].replace(" ", " inputs, ") for name in sets)
@@ -247,7 +248,7 @@ def neighbours_table(stored: dict) -> list[str]:
 
 
 def paper_table(stored: dict) -> list[str]:
-    """The tables of an experiment, one below the other."""
+    """Return the tables of an experiment, one below the other."""
     lines = []
     for found in stored["tables"]:
         head = [cell or " " for cell in found["head"]]

@@ -1,8 +1,9 @@
-"""Stores what `pathgp experiment run` has found in a folder, for the page on the paper:
+"""Stores the results of `pathgp experiment run` for the documentation page on the paper:
 
     python -m pathgp_paper.bench.reproduction DIR
 
-A file for each experiment of which anything was run, with its tables and verdicts, and one with a line for each.
+DIR is the output folder of the runs. Writes a file with tables and verdicts for each experiment that has a result, and
+one file with a line per experiment.
 """
 
 import argparse
@@ -18,7 +19,7 @@ RESULTS = pathlib.Path(__file__).parents[3] / "docs" / "results"
 
 
 def found(experiment: Experiment, out: pathlib.Path) -> dict:
-    """What there is of an experiment, at the scale at which most was run."""
+    """Return the stored results of an experiment, at the scale that `scale_of` chooses."""
     scale = scale_of(experiment, out)
     records = load(experiment, scale, out)
     done, claims = [r for r in records if r.result is not None], experiment.claims(records)

@@ -1,12 +1,12 @@
 # pyright: reportArgumentType=false
-"""Other ways to an exact posterior, on the same problem: what is left of the error after each pass over the data.
+"""Other solvers for the exact posterior on the same problem: the remaining error after each pass over the data.
 
     PATHGP_DATA=... python -m pathgp_paper.bench.rivals [--dataset elevators] [--n N] [--out FILE]
 
-Error is that of the mean and 64 samples at the test rows, against the float64 Cholesky factorisation, in units of the
-posterior standard deviation, root mean square. K is kept in float32 for all of them alike, so that a pass is one matrix
-product; `setup` is what happens before the first pass. The last lines time products in other precisions, and with every
-tile of K used twice, as the symmetry of K allows.
+The error is that of the mean and 64 samples at the test rows, compared with a float64 Cholesky factorisation. It is a
+root mean square in units of the posterior standard deviation. K is stored in float32 for all solvers, so that a pass is
+one matrix product. `setup` is the time before the first pass. The last lines time products in other precisions, and
+with every tile of K used twice, as the symmetry of K allows.
 """
 
 import argparse
@@ -31,21 +31,21 @@ NEIGHBOURS, COARSE = 100, 1000
 
 
 class Neighbourhoods(SAP):
-    """Blocks of rows that are near each other, whether or not anything finishes the solve."""
+    """SAP with blocks of neighbouring rows, with or without a local correction."""
 
     def partition(self, system, key):
         return neighbourhood_order(system.kernel.coordinates(system.X))
 
 
 class Scattered(SAP):
-    """Random blocks, whether or not anything finishes the solve."""
+    """SAP with random blocks, with or without a local correction."""
 
     def partition(self, system, key):
         return jax.random.permutation(key, system.size)
 
 
 def vecchia(system, m=NEIGHBOURS):
-    """U with UUᵀ ≈ H⁻¹: column i is the last of H_ss⁻¹, scaled, where s are i and the m nearest rows before it."""
+    """Return U with UUᵀ ≈ H⁻¹. Column i is the scaled last column of H_ss⁻¹; s is i and its m nearest earlier rows."""
     N, X = system.size, system.X / system.kernel.lengthscale
     order = np.random.default_rng(0).permutation(N)
     X = np.asarray(X)[order]
@@ -72,7 +72,7 @@ def vecchia(system, m=NEIGHBOURS):
 
 
 def conjugate_gradients(system, B, precondition, look):
-    """All columns together; `look(pass, weights)` after each product with H."""
+    """Run CG on all columns of B, and call `look(pass, weights)` after each product with H."""
     w, r = np.zeros_like(B), B.copy()
     p = z = precondition(r)
     rz = np.sum(r * z, axis=0)
@@ -87,7 +87,7 @@ def conjugate_gradients(system, B, precondition, look):
 
 
 def coarse_start(system, B, M=COARSE):
-    """U(Λ + σ²)⁻¹UᵀB with the M leading eigenvectors of a Nyström approximation of K from M random rows."""
+    """Return U(Λ + σ²)⁻¹UᵀB with at most M leading eigenvectors of a Nyström approximation of K from M random rows."""
     rows = np.random.default_rng(0).choice(system.size, min(M, system.size), replace=False)
     L = np.linalg.cholesky(np.asarray(system.K[rows][:, rows], np.float64) + 1e-6 * np.eye(len(rows)))
     A = np.linalg.solve(L, np.asarray(system.K[rows], np.float64)).astype(np.float32)
@@ -98,7 +98,7 @@ def coarse_start(system, B, M=COARSE):
 
 
 def symmetric_product(kernel, X, V, size=2048):
-    """KV from the tiles on and above the diagonal, each used twice."""
+    """Return KV from the tiles on and above the diagonal, each used twice."""
     N, n = X.shape[0], X.shape[0] // size
     pairs = jnp.array([(i, j) for i in range(n) for j in range(i, n)]) * size
 
@@ -114,7 +114,7 @@ def symmetric_product(kernel, X, V, size=2048):
 
 
 def seconds(function, *arguments):
-    """The least of three calls after the first."""
+    """Return the minimum time of three calls, after one call that compiles."""
     jax.block_until_ready(function(*arguments))
     times = []
     for _ in range(3):
@@ -125,7 +125,7 @@ def seconds(function, *arguments):
 
 
 def products(kernel, d, N=16_384, columns=65):
-    """Seconds of one pass, each way."""
+    """Return the seconds of one pass for each kind of product."""
     X = jax.random.normal(jax.random.key(0), (N, d))
     V = jax.random.normal(jax.random.key(1), (N, columns))
     K = kernel(X, X)

@@ -1,12 +1,12 @@
 # pyright: reportCallIssue=false
-"""The cost model of docs/scaling.md beside measurements, and its tables on paper:
+"""The cost model of docs/scaling.md compared with measurements, and its computed tables:
 
-    python -m pathgp_paper.bench.scaling fits [--out FILE]      whole fits: seconds and peak memory beside the estimate
-    python -m pathgp_paper.bench.scaling steps [--out FILE]     a pass or a step of each solver beside its count of work
+    python -m pathgp_paper.bench.scaling fits [--out FILE]      whole fits: seconds and peak memory, with the estimates
+    python -m pathgp_paper.bench.scaling steps [--out FILE]     a pass or a step of each solver, with the cost model
     python -m pathgp_paper.bench.scaling memmap [--rows 2000000] [--out FILE]
     python -m pathgp_paper.bench.scaling paper                  tables for many accelerators, computed, not measured
 
-`fits` and `memmap` write a synthetic .npy file a piece at a time, and run `pathgp fit` on it in a process of its own.
+`fits` and `memmap` write a synthetic .npy file in chunks, and run `pathgp fit` on it in a separate process.
 """
 
 import argparse
@@ -36,7 +36,7 @@ FLOAT = 4
 
 
 class Sizes(NamedTuple):
-    """Rows, inputs, columns (the mean and the samples), inducing points, devices."""
+    """Numbers of rows N, inputs d, columns c (the mean and the samples), inducing points M, and devices P."""
 
     N: int
     d: int
@@ -46,26 +46,26 @@ class Sizes(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a pass or a step takes, on all devices together, and what each of them holds and sends."""
+    """Total work of a pass or a step, and the memory and communication of each device."""
 
     entries: float
-    """Kernel entries computed, each for a product with all columns."""
+    """Kernel entries computed, each used in a product with all columns."""
     again: float
     """Entries used in a second product."""
     alike: float
-    """Operations that every device does, the same ones."""
+    """Operations replicated on every device."""
     moved: float
-    """Bytes of columns and inputs read and written, beside the tiles."""
+    """Bytes of columns and inputs read and written, without the tiles."""
     held: float
     """Bytes on each device."""
     sent: float
     """Bytes that each device sends."""
     reductions: float
-    """How often devices wait for each other."""
+    """Number of synchronisations between devices."""
 
 
 def sap_pass(z: Sizes) -> Step:
-    """N/b projections. Factors that are not kept are computed anew, by every device: (4/3) b³ operations each."""
+    """N/b projections. Every device recomputes the factors that are not kept, with (4/3) b³ operations each."""
     steps, b = z.N / BLOCK, BLOCK
     kept = FLOAT * z.N * b <= FACTOR_BYTES
     alike = steps * (4 * b**2 * z.c + (0 if kept else 4 / 3 * b**3))
@@ -76,21 +76,21 @@ def sap_pass(z: Sizes) -> Step:
 
 
 def cg_step(z: Sizes) -> Step:
-    """One product with K, and the preconditioner of rank 100; the rows go round in a ring."""
+    """One product with K, and the preconditioner of rank 100. Rows are passed between devices in a ring."""
     held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d + 4 * RANK)
     moved = FLOAT * z.N * (12 * z.c + 2 * RANK)
     return Step(z.N**2, 0, 0, moved, held, FLOAT * (z.P - 1) * z.N / z.P * (z.d + z.c), z.P - 1)
 
 
 def sdd_step(z: Sizes) -> Step:
-    """A batch against all rows; momentum and average of all coordinates."""
+    """A batch times all rows; momentum and average of all coordinates."""
     held = FLOAT * z.N / z.P * (11 * z.c + 4 * z.d)
     sent = 0 if z.P == 1 else 2 * FLOAT * BATCH * (z.d + z.c)
     return Step(BATCH * z.N, 0, 0, FLOAT * z.N * 9 * z.c, held, sent, 0 if z.P == 1 else 2)
 
 
 def sgd_step(z: Sizes) -> Step:
-    """A batch against all rows and back, and features at all rows, used twice."""
+    """A batch times all rows and its transpose, and features at all rows, used twice."""
     held = FLOAT * z.N / z.P * (12 * z.c + 4 * z.d + 1.5 * FEATURES)
     sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + FEATURES * z.c)
     entries, moved = (2 * BATCH + FEATURES) * z.N, FLOAT * z.N * (14 * z.c + 3 * FEATURES)
@@ -98,7 +98,7 @@ def sgd_step(z: Sizes) -> Step:
 
 
 def inducing_cg_step(z: Sizes) -> Step:
-    """All rows against all points, each tile used twice, every tenth step once more; four triangular solves."""
+    """All rows times all points, each tile used twice and recomputed every tenth step; four triangular solves."""
     held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M**2 + 8 * z.M * z.c)
     entries, sent = 1.1 * z.N * z.M + z.M**2, 0 if z.P == 1 else 1.1 * 2 * 2 * FLOAT * z.M * z.c
     moved = FLOAT * 1.1 * z.N * z.d
@@ -106,7 +106,7 @@ def inducing_cg_step(z: Sizes) -> Step:
 
 
 def inducing_sgd_step(z: Sizes) -> Step:
-    """A batch against all points and back, and features at the points, used twice."""
+    """A batch times all points and its transpose, and features at the points, used twice."""
     held = FLOAT * (z.N / z.P * (3.5 * z.c + 3 * z.d) + z.M * (6 * z.c + 2 * FEATURES))
     sent = 0 if z.P == 1 else 2 * FLOAT * (BATCH * (z.d + z.c) + z.M * z.c)
     entries, moved = (2 * BATCH + FEATURES) * z.M, FLOAT * z.M * (14 * z.c + 3 * FEATURES)
@@ -124,7 +124,7 @@ STEPS = {
 
 
 class Accelerator(NamedTuple):
-    """What is assumed of one: operations and bytes a second that programs reach, memory, link, and a wait."""
+    """Assumed accelerator: achieved operations and bytes per second, memory, link bandwidth, and latency."""
 
     flops: float = 1e13
     bandwidth: float = 1.5e12
@@ -132,13 +132,13 @@ class Accelerator(NamedTuple):
     link: float = 5e10
     latency: float = 3e-5
     evaluation: float = 20
-    """Operations of the square root, the exponential and the rest of an entry."""
+    """Operations per entry for the square root, the exponential and the rest of the kernel."""
     tile_bytes: float = 8
-    """Bytes of an entry that is written to memory and read again."""
+    """Bytes moved per entry, which is written to memory and read again."""
 
 
 def seconds_on(z: Sizes, step: Step, of: Accelerator) -> float:
-    """Computing or moving, whichever takes longer, shared by all; then what all do alike, and what they send."""
+    """Return the larger of compute and memory time, divided by P, plus replicated work and communication."""
     computing = step.entries * (2 * z.d + of.evaluation + 2 * z.c) + step.again * 2 * z.c
     moving = step.entries * of.tile_bytes + step.moved
     shared = max(computing / of.flops, moving / of.bandwidth) / z.P
@@ -146,7 +146,7 @@ def seconds_on(z: Sizes, step: Step, of: Accelerator) -> float:
 
 
 def at_the_start(z: Sizes) -> float:
-    """Bytes on the first device of each process before rows are split: X, and the right-hand sides being made."""
+    """Return the bytes on the first device of each process before sharding: X, and the right-hand sides."""
     return FLOAT * z.N * (z.d + 4 * z.c)
 
 
@@ -154,7 +154,7 @@ ROWS = {10**7: "10 million rows", 10**8: "100 million", 10**9: "1 billion"}
 
 
 def paper(name: str, points: int = 20_000) -> str:
-    """The table of a solver for 10 inputs and 16 samples, on 8 to 1024 accelerators."""
+    """Return the table of a solver for 10 inputs and 16 samples, on 8 to 1024 accelerators."""
     of = Accelerator()
     lines = [f"| {name} | accelerators | seconds | GB on each | GB at the start | GB sent |", "|---:|" + "---:|" * 5]
     for N in ROWS:
@@ -172,7 +172,7 @@ PAPER = ("SAP, a pass", "SDD, a step", "InducingCG, a step")
 
 
 def _digits(x: float) -> str:
-    """Two digits that count, and no exponent."""
+    """Format with two significant digits (at most five decimals) and no exponent."""
     if x == 0:
         return "0"
     places = max(0, 1 - math.floor(math.log10(abs(x))))
@@ -180,7 +180,7 @@ def _digits(x: float) -> str:
 
 
 def write_rows(path: pathlib.Path, rows: int, at_once: int = 65_536) -> None:
-    """A known function of ten inputs with noise, the target in the last column."""
+    """Write a known function of ten inputs with noise as a .npy file, with the target in the last column."""
     table = np.lib.format.open_memmap(path, "w+", np.float64, (rows, INPUTS + 1))
     rng = np.random.default_rng(0)
     for start in range(0, rows, at_once):
@@ -200,7 +200,7 @@ sys.exit(code)
 
 
 def fit(rows: int, samples: int, solver: str, points: int | None = None) -> dict:
-    """`pathgp fit` on a .npy file of so many rows: what it took, and what it had said."""
+    """Run `pathgp fit` on a .npy file of `rows` rows, and return its measured and estimated cost."""
     with tempfile.TemporaryDirectory() as folder:
         data, model = pathlib.Path(folder, "rows.npy"), pathlib.Path(folder, "model.safetensors")
         write_rows(data, rows)
@@ -271,7 +271,7 @@ def memmap(a: argparse.Namespace) -> dict:
 
 
 def bandwidth(size: int = 2**25) -> float:
-    """Bytes a second that a sum of two arrays reads and writes."""
+    """Return the memory bandwidth, in bytes per second, of a sum of two arrays."""
     add = jax.jit(lambda x, y: x + 0.5 * y)
     x = jax.numpy.ones(size)
     add(x, x).block_until_ready()
@@ -281,12 +281,12 @@ def bandwidth(size: int = 2**25) -> float:
 
 
 def seconds_here(z: Sizes, step: Step, rates: Rates, speed: float) -> float:
-    """The same count at the rates of this machine; a product in float32 is twice as fast as in float64."""
+    """Return the time of the step at this machine's rates. Products in float32 are twice as fast as in float64."""
     return rates.entry * step.entries + rates.flop * (step.again * z.c + step.alike / 2) + step.moved / speed
 
 
 def seconds_a_step(solver, X: np.ndarray, samples: int, every: int) -> float:
-    """The least time between looks: other work on the machine only ever adds to it."""
+    """Return the minimum time per step between snapshots. Other load on the machine can only increase it."""
     marks, gp = [], GP(Matern32(3.0, 2.0), noise=0.1)
     watch = Observer(every, lambda s: marks.append(s.seconds))
     condition(gp, X, np.sin(X[:, 0]), solver=solver, num_samples=samples, observe=watch, key=jax.random.key(0))

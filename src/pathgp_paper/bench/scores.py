@@ -1,4 +1,4 @@
-"""How a contestant is judged."""
+"""Scores of a contestant."""
 
 from typing import Any
 
@@ -12,6 +12,6 @@ Result = dict[str, Any]
 
 
 def scores(data: Dataset, mean: np.ndarray, variance: np.ndarray) -> Result:
-    """Test RMSE and NLL, the variance with the noise in it."""
+    """Return test RMSE and NLL. `variance` includes the noise."""
     m, v, y = (jnp.asarray(x, dtype=float) for x in (mean, variance, data.y_test))
     return {"rmse": float(metrics.rmse(m, y)), "nll": float(metrics.nll(m, v, y))}

@@ -1,11 +1,12 @@
-"""`pathgp bench solve` over and over:
+"""Repeated runs of `pathgp bench solve` over splits, noise variances or numbers of rows:
 
     PATHGP_DATA=... python -m pathgp_paper.bench.sweeps splits [--out docs/results/splits.json]
     PATHGP_DATA=... python -m pathgp_paper.bench.sweeps noise [--out docs/results/noise.json]
     python -m pathgp_paper.bench.sweeps rows [--out docs/results/rows.json]
 
-`splits`: the default solver beside an exact one on all splits of each data set. `noise`: the same with a noise variance
-of 1e-6 instead of the published one. `rows`: seconds against the number of synthetic rows, and the log-log slope.
+`splits`: the default solver compared with an exact one on all splits of each data set. `noise`: the same on split 0
+with a noise variance of 1e-6, and the default solver with the published one. `rows`: seconds against the number of
+synthetic rows, and the log-log slope.
 """
 
 import argparse
@@ -17,7 +18,9 @@ import numpy as np
 from pathgp.cli.bench import contested, store
 
 EXACT = {"elevators": "scipy-float32", "pol": "scipy-float32", "bike": "cholesky"}
-"""What is exact: float32 is on the first two, and loses positive definiteness on bike; more rows take too long."""
+"""Exact solver of each data set. float32 suffices for two of them, but loses positive definiteness on bike. Data sets
+with more rows take too long.
+"""
 DATASETS = (*EXACT, "keggdirected", "protein")
 LOW = 1e-6
 ROWS = (4096, 8192, 16_384, 32_768, 65_536)
@@ -39,7 +42,7 @@ def splits(a):
 
 
 def noise(a):
-    """Exact in float64 where that can be, since float32 cannot tell such noise from none."""
+    """Compare with float64 Cholesky where feasible, because float32 cannot resolve such a small noise variance."""
     tuned = [one("auto", d) for d in a.datasets]
     low = [one(name, d, noise=LOW) for d in a.datasets for name in ("auto", "cholesky" if d in EXACT else None) if name]
     return {"results": tuned + low}

@@ -1,4 +1,4 @@
-"""Points a second at which a posterior is evaluated: `pathgp bench predict`."""
+"""Points per second at which a posterior is evaluated: `pathgp bench predict`."""
 
 import time
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from pathgp.solvers import Auto
 from pathgp_paper.datasets import Dataset
 
 CHUNK = 10_240
-"""Points whose 64 samples are fetched at a time, as a user would who writes them to a file."""
+"""Points per chunk, as when samples are written to a file chunk by chunk."""
 
 
 class Row(NamedTuple):
-    """What was asked for, and how fast it came."""
+    """The throughput of one kind of prediction."""
 
     asked: str
     points: int
@@ -28,9 +28,9 @@ class Row(NamedTuple):
 
 
 def run(data: Dataset, gp: GP, points: int) -> tuple[Posterior, list[Row]]:
-    """Mean, mean and variance, and 64 samples at `points` points near the test rows, each after a run to compile.
+    """Time the mean, mean and variance, and 64 samples at `points` points near the test rows, after compilation.
 
-    The projection is timed apart too, for it is what most of the time goes to.
+    The local projection is also timed separately, because it takes most of the time.
     """
     posterior = condition(gp, data.X, data.y, key=jax.random.key(0), solver=Auto())
     rng = np.random.default_rng(0)
@@ -58,6 +58,6 @@ def _timed(name: str, f: Callable[[np.ndarray], Array], x: np.ndarray) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """The table as text."""
+    """Return the table as text."""
     lines = [f"{r.asked:<24} {r.points:8d} {r.seconds:8.2f} {r.points_per_second:12.0f}" for r in rows]
     return "\n".join([f"{'asked for':<24} {'points':>8} {'seconds':>8} {'points/s':>12}", *lines])

@@ -1,9 +1,9 @@
-"""SAP beside SciPy's Cholesky: mean and 64 samples, until predictions are within 1 % of exact, in one run.
+"""SAP compared with SciPy's Cholesky: mean and 64 samples, until predictions are within 1 % of the exact ones.
 
     python -m pathgp_paper.bench.tiled_solve [--n 15000]
 
-Matérn-3/2 on synthetic data of 10 inputs, noise variance 0.1. SAP is compiled on a run that does not count. SciPy's
-factorisation works on a float64 matrix in place; its time is that of matrix, factor and solve.
+The kernel is Matérn-3/2 on synthetic data with 10 inputs, and the noise variance is 0.1. Both run in the same process.
+SAP is compiled in an untimed run. SciPy factorises a float64 matrix in place; its time covers matrix, factor and solve.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathgp.solvers import SAP, ConvergenceWarning, Observer
 
 
 def scipy_cholesky(X, B, lengthscale, noise):
-    """(K + noise)⁻¹ B in float64, and the seconds it took."""
+    """Return (K + noise I)⁻¹ B in float64, and the seconds it took."""
     start = time.perf_counter()
     X = np.asarray(X, dtype=np.float64) / lengthscale
     squares = np.sum(X**2, axis=1)

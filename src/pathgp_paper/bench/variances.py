@@ -1,9 +1,9 @@
-"""The error of variances by samples alone, with the local projection and with pooled ratios, against exact ones:
+"""Errors of variances from samples only, with the local projection, and with pooled ratios, against exact ones:
 
     PATHGP_DATA=... python -m pathgp_paper.bench.variances elevators pol bike
 
-The RMS of log((variance + noise) / (exact variance + noise)) at the test rows, and the test NLL of each. Published
-hyperparameters, split 0, 64 samples.
+Prints the RMS of log((variance + noise) / (exact variance + noise)) at the test rows, and the test NLL of each. Uses
+the published hyperparameters, split 0 and 64 samples.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def exact_variance(gp, X, x):
-    """k(x, x) − k(x, X)(K + σ²I)⁻¹k(X, x)."""
+    """Return k(x, x) − k(x, X)(K + σ²I)⁻¹k(X, x)."""
     H = kernel_float64(gp.kernel, jnp.asarray(X), jnp.asarray(X))
     H[np.diag_indices(len(H))] += float(gp.noise)
     factorise(H)

@@ -1,4 +1,4 @@
-"""The paper's figures and tables, an experiment a file: whatever module stands here with an EXPERIMENT is listed."""
+"""The paper's figures and tables, one experiment per file. Every module here that defines EXPERIMENT is listed."""
 
 import importlib
 import pkgutil
@@ -7,13 +7,13 @@ from pathgp_paper.experiments.base import Experiment
 
 
 def experiments() -> list[Experiment]:
-    """All experiments, in the order of the names of their files."""
+    """Return all experiments, ordered by file name."""
     modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
     return [module.EXPERIMENT for module in modules if hasattr(module, "EXPERIMENT")]
 
 
 def named(name: str) -> Experiment:
-    """The experiment of that name."""
+    """Return the experiment with this name. Raise `ValueError` if there is none."""
     for experiment in experiments():
         if experiment.name == name:
             return experiment

@@ -1,4 +1,4 @@
-"""Appendix C: samples on inducing points with prior draws f in the place of their Nyström approximation f^(z)."""
+"""Appendix C: samples on inducing points with prior draws f instead of their Nyström approximation f^(z)."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ CLOSE = 0.1
 
 
 class Approximation(Experiment):
-    """Whether the approximation matters where inducing points are any good."""
+    """Measure the effect of the approximation where inducing points are accurate, and where they are not."""
 
     name = "inducing-approximation"
     title = "The approximation of samples on inducing points"
@@ -38,7 +38,7 @@ class Approximation(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """The exact process of each layout, and both kinds of samples for each number of points."""
+        """Return the exact GP of each layout, and both kinds of samples for each number of points."""
         rows, samples = SIZES[scale]
         found = []
         for layout in LAYOUTS:
@@ -52,7 +52,7 @@ class Approximation(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """The marginals; the same draws for all kinds."""
+        """Return the marginals. All kinds share the same prior draws."""
         data, gp = toy(settings)
         solver = Cholesky()
         if settings["kind"] != "exact":
@@ -61,7 +61,7 @@ class Approximation(Experiment):
         return Curve.of(conditioned(gp, data, solver, settings["samples"], seed=1), data.X_test)
 
     def figure(self, records: list[Record]) -> "Figure":
-        """For each layout and number of points, both kinds with the exact process as lines."""
+        """Draw both kinds for each layout and number of points, with the exact GP as lines."""
         done = [r for r in find(records) if r.settings["kind"] != "exact"]
         rows = [(layout, kind) for layout in LAYOUTS for kind in ("optimal", "approximate")]
         columns = max(len(find(done, layout=layout, kind="optimal")) for layout in LAYOUTS)
@@ -82,7 +82,7 @@ class Approximation(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Distances to the exact process and between the two."""
+        """Return the distances of both kinds to the exact GP and to each other."""
         lines = [
             [layout, str(points), f"{optimal:.4f}", f"{approximate:.4f}", f"{between:.4f}", f"{wider:+.4f}"]
             for layout, points, optimal, approximate, between, wider in compared(records)
@@ -98,7 +98,7 @@ class Approximation(Experiment):
         return [Table("Root mean square W2 over the inputs shown", head, lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """A small difference where the optimum is close; larger error bars where it is not."""
+        """Return the claims: a small difference where the optimum is close, and larger error bars where it is not."""
         found = compared(records)
         close = [row for row in found if row[2] <= CLOSE]
         far = [row for row in found if row[2] > CLOSE]
@@ -130,7 +130,7 @@ class Approximation(Experiment):
 
 
 def compared(records: list[Record]) -> list[tuple[str, int, float, float, float, float]]:
-    """By layout and number of points: W2 of both to the exact process, W2 between them, and how much wider."""
+    """Return one row per layout and number of points: W2 of both to the exact GP, W2 between them, mean rise in sd."""
     found = []
     for record in find(records, kind="optimal"):
         layout, points = record.settings["layout"], record.settings["points"]
@@ -145,7 +145,7 @@ def compared(records: list[Record]) -> list[tuple[str, int, float, float, float,
 
 
 def _widest(records: list[Record], rows: list[tuple[str, int, float, float, float, float]]) -> float | None:
-    """The largest ratio of mean standard deviations, optimal to approximate."""
+    """Return the largest ratio of mean standard deviations, optimal to approximate."""
     ratios = []
     for layout, points, *_ in rows:
         pair = [find(records, layout=layout, points=points, kind=kind)[0] for kind in ("optimal", "approximate")]

@@ -1,7 +1,7 @@
-"""What an experiment is: independent cells, each stored when it is done, then a figure, tables and verdicts.
+"""Base class of experiments: independent cells, stored one by one, then a figure, tables and verdicts.
 
-A run writes OUT/NAME/SCALE/cells/CELL.json, one file a cell with its settings and the version in it, so that it goes
-on where it was stopped and computes again what was asked for differently or by another version.
+A run writes one file per cell, OUT/NAME/SCALE/cells/CELL.json, with its settings and the version of pathgp. A later
+run resumes from these files. It computes a cell again if its settings or the version have changed.
 """
 
 import io
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 SCALES = ("smoke", "machine", "paper")
 MINUTES = {"smoke": float("inf"), "machine": 30.0, "paper": float("inf")}
-"""No cell is begun after so many minutes of a run."""
+"""Time limit of a run, in minutes: no cell starts later."""
 
 Settings = dict[str, Any]
 Result = dict[str, Any]
 
 
 class NotRun(Exception):
-    """A cell cannot be computed here: the message is the reason."""
+    """Raised if a cell cannot be computed on this machine. The message is the reason."""
 
 
 class Cell(NamedTuple):
-    """One computation, which needs no other. Its settings are JSON, and all that its result depends on."""
+    """One independent computation. Its settings are JSON, and its result depends on nothing else."""
 
     name: str
     settings: Settings
 
 
 class Record(NamedTuple):
-    """A cell and its result, or why there is none."""
+    """A cell and its result, or the reason why there is none."""
 
     cell: str
     settings: Settings
@@ -51,13 +51,13 @@ class Record(NamedTuple):
     not_run: str = ""
     seconds: float = 0.0
     where: str = ""
-    """The machine and the date."""
+    """Machine and date."""
     version: str = ""
-    """Of pathgp."""
+    """Version of pathgp."""
 
 
 class Table(NamedTuple):
-    """A table of the report: a caption, a head and lines of text."""
+    """A table of the report: caption, column heads, and rows of text."""
 
     caption: str
     head: list[str]
@@ -65,37 +65,37 @@ class Table(NamedTuple):
 
 
 class Experiment(ABC):
-    """A figure or a table of the paper. A subclass is one file in `experiments/paper`, which the list then shows."""
+    """A figure or a table of the paper. A subclass in a file of `pathgp_paper/experiments` is listed automatically."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     reproduces: ClassVar[str]
     published: ClassVar[str]
-    """What the paper shows, in words: its pictures are not ours to copy."""
+    """The paper's result in words, because its figures may not be copied here."""
 
     @abstractmethod
     def cells(self, scale: str) -> list[Cell]:
-        """The cells of a scale, the most telling first."""
+        """Return the cells of a scale, the most informative first."""
 
     @abstractmethod
     def compute(self, settings: Settings) -> Result:
-        """The result of a cell, as JSON. Raises `NotRun` where it cannot be had here."""
+        """Return the result of a cell, as JSON. Raise `NotRun` if this machine cannot compute it."""
 
     @abstractmethod
     def figure(self, records: list[Record]) -> "Figure | None":
-        """The figure, drawn from stored results alone."""
+        """Return the figure, drawn from stored results only."""
 
     @abstractmethod
     def tables(self, records: list[Record]) -> list[Table]:
-        """Ours, with the paper's numbers beside them."""
+        """Return the tables of our numbers and the paper's."""
 
     @abstractmethod
     def claims(self, records: list[Record]) -> list[Claim]:
-        """What the paper says, each with what was found here."""
+        """Return the paper's claims, each with the number measured here."""
 
 
 def find(records: list[Record], **settings: Any) -> list[Record]:
-    """The records with a result and these settings.
+    """Return the records that have a result and these settings.
 
     >>> records = [Record("a", {"M": 1}, {"rmse": 0.1}), Record("b", {"M": 2}, None, "no data")]
     >>> [record.cell for record in find(records, M=1)], find(records, M=2)
@@ -106,7 +106,7 @@ def find(records: list[Record], **settings: Any) -> list[Record]:
 
 
 def mean_of(records: list[Record], name: str) -> float | None:
-    """The mean of one number over the records; None if there are none."""
+    """Return the mean of one number over the records that have it; None if none has."""
     values = [record.result[name] for record in records if record.result is not None and name in record.result]
     return sum(values) / len(values) if values else None
 
@@ -120,7 +120,7 @@ def run(
     minutes: float | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Record]:
-    """Computes the cells which are not stored with the same settings, of those whose name contains `only`."""
+    """Compute the cells whose name contains `only` and that are not stored with the same settings and version."""
     folder = cells_folder(experiment, scale, out)
     folder.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * (MINUTES[scale] if minutes is None else minutes)
@@ -137,13 +137,13 @@ def run(
 
 
 def load(experiment: Experiment, scale: str, out: pathlib.Path) -> list[Record]:
-    """A record for each cell of a scale, as far as it was run."""
+    """Return one record per cell of a scale. Cells without a stored result have a reason."""
     folder = cells_folder(experiment, scale, out)
     return [_stored(folder, cell) for cell in experiment.cells(scale)]
 
 
 def cells_folder(experiment: Experiment, scale: str, out: pathlib.Path) -> pathlib.Path:
-    """Where the cells of a scale are stored."""
+    """Return the folder in which the cells of a scale are stored."""
     return out / experiment.name / scale / "cells"
 
 
@@ -151,7 +151,7 @@ def _compute(experiment: Experiment, cell: Cell) -> Record:
     start = time.perf_counter()
     try:
         result, reason = experiment.compute(cell.settings), ""
-    except (NotRun, FileNotFoundError, NotPublished, DivergenceError) as error:  # reasons, and the others go on
+    except (NotRun, FileNotFoundError, NotPublished, DivergenceError) as error:  # stored as the reason
         result, reason = None, str(error)
     computer = machine()
     where = f"{computer['processor']}, {computer['cores']} cores, {date.today().isoformat()}"
@@ -159,9 +159,9 @@ def _compute(experiment: Experiment, cell: Cell) -> Record:
 
 
 def _stored(folder: pathlib.Path, cell: Cell) -> Record:
-    """The stored record, if it has the settings of the cell and is of this version.
+    """Return the stored record if its settings and version match, otherwise a record with the reason.
 
-    A reason why it was not run does not last.
+    The next run computes a stored record without a result again.
     """
     file = folder / f"{cell.name}.json"
     if not file.is_file():
@@ -176,7 +176,7 @@ def _stored(folder: pathlib.Path, cell: Cell) -> Record:
 
 
 def canvas(rows: int, columns: int, width: float, height: float) -> "tuple[Figure, Any]":
-    """A figure without a screen, and its axes as an array of rows."""
+    """Return a figure that needs no display, and its axes as a 2-D array."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -186,7 +186,7 @@ def canvas(rows: int, columns: int, width: float, height: float) -> "tuple[Figur
 
 
 def plain_log_ticks(axis: Any) -> None:
-    """Numbers as they are along a logarithmic axis: at 1, 2, 3 and 5 of each decade, so that none hides another."""
+    """Label a logarithmic axis with plain numbers at 1, 2, 3 and 5 of each decade to avoid overlap."""
     from matplotlib.ticker import LogLocator
 
     axis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
@@ -195,7 +195,7 @@ def plain_log_ticks(axis: Any) -> None:
 
 
 def png(figure: "Figure") -> bytes:
-    """The figure as the bytes of a PNG file."""
+    """Return the figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Figure 1: two layouts of points in one dimension, several solvers, one time budget."""
+"""Figure 1: several solvers with the same time budget, on two layouts of points in one dimension."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EXACT = "Cholesky"
 SIZES = {"smoke": (300, 0.1, 8), "machine": (10_000, 10.0, 64), "paper": (10_000, 600.0, 2000)}
-"""Points, seconds for each solver, samples."""
+"""Number of points, seconds per solver, and number of samples."""
 
 SOLVERS = (EXACT, "SGD", "CG", "SVGP", "SDD", "SAP")
 POINTS = {"infill": 20, "large domain": 1024}
@@ -21,7 +21,7 @@ CLOSE = 0.1
 
 
 class Toy(Experiment):
-    """Which solver recovers the exact posterior where points crowd, and where they spread out."""
+    """Compare solvers with the exact posterior, on dense points and on points that are spread out."""
 
     name = "toy"
     title = "Solvers on two layouts of points"
@@ -34,12 +34,12 @@ class Toy(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each layout and solver."""
+        """Return one cell per layout and solver."""
         small = scale == "smoke"
         return cells(*SIZES[scale], steps=100 if small else 20_000, solvers=SOLVERS[: 3 if small else None])
 
     def compute(self, settings: Settings) -> Result:
-        """The marginals along the input."""
+        """Return the marginals along the input, and the cost of the solve."""
         data, gp = toy(settings)
         posterior = rehearsed(gp, data, solver_of(settings["solver"], data, gp), settings["samples"], seed=1)
         info = posterior.info
@@ -51,7 +51,7 @@ class Toy(Experiment):
         return {**told, **Curve.of(posterior, data.X_test)}
 
     def figure(self, records: list[Record]) -> "Figure":
-        """A row for each layout, a column for each solver."""
+        """Draw one row per layout and one column per solver."""
         columns = len(records) // len(LAYOUTS)
         figure, axes = canvas(len(LAYOUTS), columns, 2.9 * columns, 5.4)
         for record, panel in zip(records, axes.flat, strict=True):
@@ -60,7 +60,7 @@ class Toy(Experiment):
             distance = distances(records).get((layout, solver))
             if record.result is not None:
                 exact = next(iter(_of(records, layout, EXACT)), None)
-                data, _ = toy(record.settings)  # made on the spot
+                data, _ = toy(record.settings)  # generated, so it need not be stored
                 panel.plot(data.X[::5, 0], data.y[::5], ".", color=GREY, ms=1, alpha=0.3, rasterized=True)
                 Curve.read(record).draw(panel, None if exact is None else Curve.read(exact), BLUE)
                 end = "" if distance is None else f", W2 {distance:.3f}"
@@ -74,7 +74,7 @@ class Toy(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """The distance to the exact marginals, and what it took."""
+        """Return the distance to the exact marginals, and the seconds and passes of each solve."""
         found = distances(records)
         lines = [
             [*key, *(f"{r.result[name]:.1f}" for name in ("seconds", "passes")), f"{found[key]:.4f}"]
@@ -86,7 +86,7 @@ class Toy(Experiment):
         return [Table(caption, ["layout", "solver", "seconds", "passes", "W2"], lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Those of the caption."""
+        """Return the claims in the caption of the figure."""
         w2 = distances(records)
         get = lambda layout, solver: w2.get((layout, solver))
         why = "not run here yet"
@@ -121,7 +121,7 @@ class Toy(Experiment):
 def cells(
     rows: int, seconds: float, samples: int, *, steps: int = 20_000, solvers: Sequence[str] = SOLVERS
 ) -> list[Cell]:
-    """The cells of both layouts: so many points, seconds for each solver, and samples."""
+    """Return the cells of both layouts, for this number of points, seconds per solver, and number of samples."""
     limited, found = {"max_seconds": seconds}, []
     for layout in LAYOUTS:
         options = {
@@ -143,7 +143,7 @@ def _of(records: list[Record], layout: str, solver: str) -> list[Record]:
 
 
 def distances(records: list[Record]) -> dict[tuple[str, str], float]:
-    """The root mean square of W2 to the exact marginals, by layout and solver."""
+    """Return the root mean square of W2 to the exact marginals, by layout and solver."""
     found = {}
     for record in find(records):
         layout, solver = record.settings["layout"], record.settings["solver"]["name"]
@@ -153,7 +153,7 @@ def distances(records: list[Record]) -> dict[tuple[str, str], float]:
 
 
 def _inside(records: list[Record]) -> float | None:
-    """SGD's mean W2 among the data, as a share of its largest."""
+    """Return the mean W2 of SGD for |x| < 1.5, as a share of its largest W2."""
     sgd, exact = _of(records, "infill", "SGD"), _of(records, "infill", EXACT)
     if not sgd or not exact:
         return None

@@ -1,4 +1,4 @@
-"""Figure 2, right, and its table: SGD with fewer and fewer inducing points, against time."""
+"""Figure 2 (right) and its table: SGD with decreasing numbers of inducing points, against time."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHARES = (1.0, 0.6, 0.23, 0.12)
-"""The paper's 1.84 million rows, and 1.10 million, 431 and 219 thousand of them."""
+"""Shares of the paper's 1.84 million rows: all, 1.10 million, 431 thousand and 219 thousand."""
 
 BASE = {
     "smoke": {"dataset": "synthetic", "rows": 300, "steps": 50, "samples": 4, "test_rows": None},
@@ -27,7 +27,7 @@ BASE = {
 
 
 class InducingTime(Experiment):
-    """What fewer points cost and what they save."""
+    """Measure the accuracy lost and the time saved by fewer inducing points."""
 
     name = "inducing-time"
     title = "Inducing points against time"
@@ -39,13 +39,13 @@ class InducingTime(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each share of the rows that is kept as points, the smallest first."""
+        """Return one cell per share of the rows that become inducing points, the smallest first."""
         shares = (0.25, 1.0) if scale == "smoke" else sorted(SHARES)
         name = BASE[scale]["dataset"]
         return [Cell(f"{name}-{round(100 * share)}-percent", {**BASE[scale], "share": share}) for share in shares]
 
     def compute(self, settings: Settings) -> Result:
-        """Scores along the descent; the time to choose the points is apart."""
+        """Return scores along the descent. Times exclude the choice of the points."""
         data, gp = problem(settings)
         N, steps = len(data.X), settings["steps"]
         descent = SGD(steps=steps, sample_learning_rate=published.SAMPLE_RATES["houseelectric"])
@@ -64,7 +64,7 @@ class InducingTime(Experiment):
         return {"M": M, "N": N, "steps": watch.steps, "seconds": watch.seconds, **curves}
 
     def figure(self, records: list[Record]) -> "Figure":
-        """RMSE and NLL against time, and time against the number of points."""
+        """Draw RMSE and NLL against time, and time against the number of points."""
         figure, axes = canvas(1, 3, 10.5, 3.6)
         done = sorted(find(records), key=_points)
         for i, record in enumerate(done):
@@ -83,7 +83,7 @@ class InducingTime(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Ours, and the paper's."""
+        """Return our table and the paper's."""
         ours = [
             [f"{r['M']:,}", f"{r['M'] / r['N']:.2f}", f"{r['rmse'][-1]:.3f}", f"{r['nll'][-1]:.3f}", _minutes(r)]
             for r in (record.result for record in find(records))
@@ -101,7 +101,7 @@ class InducingTime(Experiment):
         ]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Time falls with the points, quality hardly."""
+        """Return the claims: time falls with the number of points, while the scores hardly change."""
         done = sorted(find(records), key=_points)
         all_rows = next((r.result for r in done if r.settings["share"] == 1), None)
         few = next((r.result for r in done if r.settings["share"] < 1), None)

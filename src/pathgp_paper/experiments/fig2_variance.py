@@ -1,4 +1,4 @@
-"""Figure 2, left: the variance of the gradient of the two sampling objectives, along the descent."""
+"""Figure 2 (left): the gradient variance of the two sampling objectives, along the descent."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ BASE = {
 
 
 class Variance(Experiment):
-    """How much smaller the variance is with the noise in the regulariser."""
+    """Measure the reduction of the gradient variance by moving the noise into the regulariser."""
 
     name = "gradient-variance"
     title = "Gradient variance of the two sampling objectives"
@@ -48,14 +48,14 @@ class Variance(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each loss, each along its own descent."""
+        """Return one cell per loss, each along its own descent."""
         return [Cell(f"{BASE[scale]['dataset']}-loss-{loss}", {**BASE[scale], "loss": loss}) for loss in LOSSES]
 
     def compute(self, settings: Settings) -> Result:
-        """The variance at steps about 30 % apart, exactly: over all rows, not estimated from some."""
+        """Return the exact variance, over all rows, at steps about 30 % apart."""
         data, gp = problem(settings)
         steps, low_variance = settings["steps"], settings["loss"] == 2
-        # averaged at rate one, the weights that are shown are those of the descent itself
+        # averaging = steps makes the averaging rate 1, so the observed weights are the iterates themselves
         solver = SGD(
             steps=steps, averaging=float(steps), low_variance=low_variance, max_seconds=settings["max_seconds"]
         )
@@ -70,7 +70,7 @@ class Variance(Experiment):
         return {"steps": [0, *watch.steps], "variance": mean, "seconds": posterior.info.seconds}
 
     def figure(self, records: list[Record]) -> "Figure":
-        """Both curves."""
+        """Draw both curves."""
         figure, axes = canvas(1, 1, 6.4, 4.0)
         panel = axes[0, 0]
         for (loss, label), colour in zip(LOSSES.items(), (ORANGE, BLUE), strict=True):
@@ -86,7 +86,7 @@ class Variance(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Where it starts and where it ends."""
+        """Return the variance at the start and at the end."""
         lines = [
             [LOSSES[r.settings["loss"]], *_ends(r.result["variance"]), str(r.result["steps"][-1])]
             for r in find(records)
@@ -96,7 +96,7 @@ class Variance(Experiment):
         return [Table(caption, ["objective", "at the start", "at the end", "steps"], lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Less at the start, where appendix D proves it, and along the way."""
+        """Return the claims: a smaller variance at the start, as appendix D proves, and along the descent."""
         one, two = ({k: v for r in find(records, loss=i) for k, v in _points(r)} for i in LOSSES)
         both = sorted(set(one) & set(two))
         ratios = [two[step] / one[step] for step in both]
@@ -131,7 +131,7 @@ def _norms(system: System, index: Array, rows: int) -> Float[Array, "n"]:
 
 
 def squared_norms(system: System, tile: int = 500) -> Float[Array, "N"]:
-    """‖K_{X,i}‖² of each row i, in tiles."""
+    """Return ‖K_{X,i}‖² for each row i, computed in tiles."""
     N, tile = system.size, min(tile, system.size)
     found = np.zeros(N)
     for start in range(0, N, tile):
@@ -143,7 +143,7 @@ def squared_norms(system: System, tile: int = 500) -> Float[Array, "N"]:
 def row_variance(
     system: System, norms: Float[Array, "N"], alpha: Float[Array, "N s"], t: Float[Array, "N s"]
 ) -> Float[np.ndarray, "s"]:
-    """E_i ‖g_i‖² − ‖E_i g_i‖² for g_i = K_{X,i} (K_{i,X} α − t_i), a row i drawn at random: a closed form."""
+    """Return E_i ‖g_i‖² − ‖E_i g_i‖² in closed form, where g_i = K_{X,i} (K_{i,X} α − t_i) and i is a random row."""
     K = lambda V: system @ V - system.noise_diagonal[:, None] * V
     misfit = K(alpha) - t
     second = np.mean(np.asarray(norms[:, None] * misfit**2, dtype=np.float64), axis=0)

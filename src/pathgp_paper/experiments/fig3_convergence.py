@@ -1,4 +1,4 @@
-"""Figure 3 and its appendix: how SGD and CG converge in four norms, at the tuned noise and at a low one."""
+"""Figure 3 and its appendix figure: convergence of SGD and CG in four norms, at tuned and at low noise."""
 
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ SETS = {
 
 
 class Convergence(Experiment):
-    """Predictions converge where weights do not."""
+    """Compare the convergence of predictions with that of weights."""
 
     name = "convergence"
     title = "Convergence of the mean at tuned and low noise"
@@ -58,7 +58,7 @@ class Convergence(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each data set and noise: the exact solution is needed by both solvers."""
+        """Return one cell per data set and noise. It runs both solvers, because both need the exact solution."""
         return [
             Cell(f"{name}-{noise}-noise", {**BASE[scale], "dataset": name, "noise": value})
             for name in SETS[scale]
@@ -66,7 +66,7 @@ class Convergence(Experiment):
         ]
 
     def compute(self, settings: Settings) -> Result:
-        """The four norms along the way of both solvers."""
+        """Return the four norms along the iterations of both solvers."""
         data, gp = problem(settings)
         exact = conditioned(gp, data, Cholesky(), 0)
         v, target, y = exact.solution.weights, exact.mean(data.X_test), jnp.asarray(data.y_test)
@@ -96,7 +96,7 @@ class Convergence(Experiment):
         return found
 
     def figure(self, records: list[Record]) -> "Figure":
-        """A row for each data set, a column for each norm."""
+        """Draw one row per data set and one column per norm."""
         names = list(dict.fromkeys(record.settings["dataset"] for record in find(records)))
         figure, axes = canvas(len(names), len(NORMS), 11.5, 2.9 * len(names) + 0.5)
         for line, name in zip(axes, names, strict=True):
@@ -104,14 +104,14 @@ class Convergence(Experiment):
                 for record in find(records, dataset=name, noise=noise):
                     _draw(line, record, "" if noise is None else ", low noise", style)
             line[0].set_title(name, fontsize=10)
-            for panel in line[:2]:  # the others go through many decades
+            for panel in line[:2]:  # the other norms span many decades
                 plain_log_ticks(panel.yaxis)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Where each solver ended."""
+        """Return the final errors of each solver."""
         lines = []
         for record in find(records):
             result, low = record.result, record.settings["noise"] is not None
@@ -126,7 +126,7 @@ class Convergence(Experiment):
         return [Table("Where the solvers end; the last two errors relative to the exact solution", head, lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Those of section 3.4 and appendix B, for each data set."""
+        """Return the claims of section 3.4 and appendix B, for each data set."""
         claims: list[Claim] = []
         why = "not run here yet"
         for name in dict.fromkeys(record.settings["dataset"] for record in records):

@@ -1,4 +1,4 @@
-"""Figure 4: where SGD errs, and where the spectral basis functions live."""
+"""Figure 4: the location of SGD's error and of the spectral basis functions."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 INDEX = (0, 1, 2, 4, 9, 14, 19)
 SIZES = {"smoke": (300, 8, 50), "machine": (10_000, 64, 3000), "paper": (10_000, 2000, 100_000)}
-"""Points, samples, steps of SGD."""
+"""Number of points, samples, and steps of SGD."""
 
 
 class Spectral(Experiment):
-    """The error is at the edges of the data, and so are the functions of small eigenvalues."""
+    """Compare the location of SGD's error with that of basis functions with small eigenvalues."""
 
     name = "spectral"
     title = "SGD's error and spectral basis functions"
@@ -31,14 +31,14 @@ class Spectral(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """The exact posterior with its basis, and SGD's."""
+        """Return one cell for the exact posterior and its basis, and one for SGD."""
         rows, samples, steps = SIZES[scale]
         options = {"exact": {"name": "Cholesky"}, "sgd": {"name": "SGD", "steps": steps, "batch_size": 256}}
         base = {"layout": "infill", "rows": rows, "samples": samples}
         return [Cell(name, {**base, "kind": name, "solver": solver}) for name, solver in options.items()]
 
     def compute(self, settings: Settings) -> Result:
-        """Marginals; and of the exact posterior, basis functions and regions."""
+        """Return the marginals; for the exact posterior also the basis functions and regions."""
         data, gp = toy(settings)
         posterior = conditioned(gp, data, solver_of(settings["solver"], data, gp), settings["samples"], seed=1)
         found = Curve.of(posterior, data.X_test)
@@ -56,7 +56,7 @@ class Spectral(Experiment):
         return found
 
     def figure(self, records: list[Record]) -> "Figure | None":
-        """The fit, the distance, and the functions."""
+        """Draw the fit, the W2 distance, and the basis functions."""
         exact, sgd = _both(records)
         if exact is None or sgd is None:
             return None
@@ -82,7 +82,7 @@ class Spectral(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Where each function lives."""
+        """Return the eigenvalue and location of each basis function."""
         exact, _ = _both(records)
         if exact is None:
             return []
@@ -96,7 +96,7 @@ class Spectral(Experiment):
         return [Table(caption, ["i", "eigenvalue", "root mean square |x| of u²"], lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Small error among the data and far away; large index, far out."""
+        """Return the claims: small errors near the data and far away; functions of high index at the edges."""
         exact, sgd = _both(records)
         near = far = moved = None
         if exact is not None and sgd is not None:
@@ -124,7 +124,7 @@ def _both(records: list[Record]) -> tuple[Record | None, Record | None]:
 
 
 def _places(result: Result) -> list[float]:
-    """√ of the mean of x² under u², for each function."""
+    """Return the root mean square of x, weighted by u², for each basis function u."""
     x, mass = np.array(result["x"]), np.array(result["functions"]) ** 2
     return np.sqrt((x[:, None] ** 2 * mass).sum(axis=0) / mass.sum(axis=0)).tolist()
 

@@ -37,11 +37,11 @@ SETS = {
 }
 SETS["paper"] += ("protein", "keggdirected", "3droad", "song", "buzz", "houseelectric")
 LIMITS = {"smoke": (50, 60.0), "machine": (10_000, 60.0), "paper": (100_000, float(10**9))}
-"""Steps of SGD, and seconds for each solver."""
+"""Number of steps of SGD, and seconds per solver."""
 
 
 class Traces(Experiment):
-    """SGD makes its progress at once, CG at the end."""
+    """Compare the progress of SGD and CG over time."""
 
     name = "traces"
     title = "Test error and likelihood against time"
@@ -53,7 +53,7 @@ class Traces(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each data set and solver."""
+        """Return one cell per data set and solver."""
         steps, seconds = LIMITS[scale]
         found = []
         for name in SETS[scale]:
@@ -65,7 +65,7 @@ class Traces(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """Scores on test rows at steps about 30 % apart."""
+        """Return scores on test rows at steps about 30 % apart."""
         data, gp = problem(settings)
         solver, watch = solver_of(settings["solver"], data, gp), Watch()
         every = 1 if settings["solver"]["name"] == "CG" else max(1, settings["solver"]["steps"] // 500)
@@ -80,7 +80,7 @@ class Traces(Experiment):
         return {"steps": watch.steps, "seconds": watch.seconds, "rmse_of_zero": zero, **curves}
 
     def figure(self, records: list[Record]) -> "Figure":
-        """A column for each data set, RMSE above NLL."""
+        """Draw one column per data set, with RMSE above NLL."""
         names = list(dict.fromkeys(record.settings["dataset"] for record in find(records)))
         figure, axes = canvas(2, len(names), max(3.1 * len(names), 5.0), 5.4)
         for column, name in enumerate(names):
@@ -104,7 +104,7 @@ class Traces(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """How far a tenth of the time goes, and all of it."""
+        """Return the scores after a tenth of the time and at the end."""
         lines = []
         for record in find(records):
             result = record.result
@@ -117,7 +117,7 @@ class Traces(Experiment):
         return [Table("Early is after a tenth of the time", head, lines)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Progress of SGD in a tenth of its time; CG worse than a prediction of zero."""
+        """Return the claims: early progress of SGD, and iterates of CG that are worse than predicting zero."""
         claims: list[Claim] = []
         for name in dict.fromkeys(record.settings["dataset"] for record in records):
             done = {r.settings["solver"]["name"]: r for r in find(records, dataset=name)}
@@ -147,7 +147,7 @@ class Traces(Experiment):
 
 
 def _early(result: Result) -> int:
-    """The first look after a tenth of the time."""
+    """Return the index of the first snapshot after a tenth of the time."""
     return int(np.searchsorted(result["seconds"], 0.1 * result["seconds"][-1]))
 
 

@@ -1,4 +1,4 @@
-"""Figure 6: parallel Thompson sampling, with a small and a large budget for each solve."""
+"""Figure 6: parallel Thompson sampling with a small and a large budget per solve."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SMALL, LARGE = "small", "large"
 GAINS = {"random": (0.04, 0.04), "CG": (1.00, 1.68), "SVGP": (0.93, 1.67), "SGD": (1.65, 1.77), "SDD": (1.74, 1.80)}
-"""Of the authors' runs: the mean gain over the best of the first rows, with the small and the large budget."""
+"""Mean gain over the best initial row in the authors' runs, with the small and the large budget."""
 
 COLOURS = {"SAP": BLUE, "SDD": SKY, "SGD": GREEN, "CG": ORANGE, "SVGP": PURPLE, RANDOM: GREY}
 
@@ -32,8 +32,8 @@ SIZES: dict[str, Settings] = {
     },
 }
 PASSES = {"smoke": (3.0, 6.0), "machine": (3.0, 15.0)}
-"""What each solve may cost, in passes over the data, the same for all methods; at the paper's scale it is the paper's
-numbers of steps."""
+"""Small and large budget of a solve, in passes over the data, the same for all methods. The scale `paper` uses the
+paper's numbers of steps instead."""
 
 TOLERANCE = 1e-4
 SOLVERS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,8 @@ SOLVERS: dict[str, dict[str, Any]] = {
     "SVGP": {"points": 128, "batch_size": 64, "learning_rate": 0.05},
     "SGD": {"batch_size": 64, "num_features": 32, "tolerance": TOLERANCE},
 }
-"""Small batches, few points and features: with data of this size a budget of passes leaves few steps otherwise."""
+"""Fields of the solvers. Batches, points and features are small: on data of this size, a budget of passes would
+otherwise allow only a few steps."""
 
 PAPER_SOLVERS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "SAP": ("passes", 10, {"tolerance": TOLERANCE}),
@@ -56,13 +57,13 @@ PAPER_SOLVERS: dict[str, tuple[str, int, dict[str, Any]]] = {
         {"batch_size": 500, "learning_rate": 0.3, "sample_learning_rate": 3e-4, "tolerance": TOLERANCE},
     ),
 }
-"""The name of what the small budget limits, how often, and the other fields; the large budget is five times that."""
+"""Name and value of the field that the small budget limits, and the other fields. The large budget is five times it."""
 
 ILLUSTRATION = {"method": "illustration", "initial": 8, "samples": 3, "lengthscale": 0.15, "seed": 3}
 
 
 class Thompson(Experiment):
-    """Which method's samples find the largest values."""
+    """Compare methods by the largest value that their samples find."""
 
     name = "thompson"
     title = "Parallel Thompson sampling"
@@ -74,7 +75,7 @@ class Thompson(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """The illustration, then a run for each seed, length scale, budget and method: whole comparisons first."""
+        """Return the illustration, then a run per seed, length scale, budget and method: comparisons complete early."""
         size = SIZES[scale]
         shared = PROBLEM | {name: size[name] for name in ("initial", "batch", "steps", "features")}
         found = [Cell("illustration", ILLUSTRATION)]
@@ -90,11 +91,11 @@ class Thompson(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """The best value by step."""
+        """Return the best value by step, or the data of the illustration."""
         return illustrate(settings) if settings["method"] == "illustration" else optimise(settings)
 
     def figure(self, records: list[Record]) -> "Figure":
-        """Gains by step and by time for both budgets; below, gains by length scale, and one step in one dimension."""
+        """Draw gains by step and by time per budget; below, gains by length scale and one step in one dimension."""
         figure, axes = canvas(2, 4, 15.0, 7.2)
         for i, budget in enumerate((SMALL, LARGE)):
             by_step, by_time, by_lengthscale = axes[0, 2 * i], axes[0, 2 * i + 1], axes[1, i]
@@ -107,7 +108,7 @@ class Thompson(Experiment):
                 style = {"color": COLOURS[method], "lw": 1.5}
                 time = seconds(runs)
                 for panel, x in ((by_step, np.arange(len(mean))), (by_time, time)):
-                    if method == RANDOM and panel is by_time:  # it takes no time
+                    if method == RANDOM and panel is by_time:  # random search has no solve to time
                         continue
                     panel.plot(x, mean, label=method, **style)
                     panel.fill_between(x, mean - error, mean + error, color=COLOURS[method], alpha=0.2, lw=0)
@@ -123,7 +124,7 @@ class Thompson(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Gains beside the authors', and what a solve took."""
+        """Return our gains with the authors', and the cost of the solves."""
         lines = []
         for method in COLOURS:
             found = [runs_of(records, method, budget) for budget in (SMALL, LARGE)]
@@ -136,9 +137,9 @@ class Thompson(Experiment):
         return [Table(caption, head, lines), _cost_table(records)]
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Those of the paper's section 4.2, on the seeds and length scales where both methods were run.
+        """Return the claims of the paper's section 4.2, on the length scales where both methods were run.
 
-        Of fewer than all seeds of the scale nothing is said.
+        A length scale counts only if both methods were run with all seeds of the scale.
         """
         seeds = len({record.settings["seed"] for record in records if record.settings["method"] in COLOURS})
         why = f"not all {seeds} seeds were run"
@@ -160,7 +161,7 @@ class Thompson(Experiment):
 
 
 def search(scale: str, lengthscale: float) -> Settings:
-    """How maxima are looked for, as fields of `Search`; at the paper's scale in the paper's way."""
+    """Return the fields of `Search`, those of the paper at the scale `paper`."""
     if scale == "smoke":
         return {"rounds": 1, "candidates": 64, "steps": 3}
     if scale == "machine":
@@ -170,7 +171,7 @@ def search(scale: str, lengthscale: float) -> Settings:
 
 
 def of_method(scale: str, name: str, budget: str) -> Settings:
-    """The solver's fields, and the passes that it may use."""
+    """Return the fields of the solver, and the number of passes it may use."""
     which = (SMALL, LARGE).index(budget)
     if scale == "paper":
         limit, count, fields = PAPER_SOLVERS[name]
@@ -183,32 +184,32 @@ def of_method(scale: str, name: str, budget: str) -> Settings:
 
 
 def runs_of(records: list[Record], method: str, budget: str) -> list[Record]:
-    """The runs of a method; random search has no budget."""
+    """Return the runs of a method with this budget. Random search has no budget."""
     return find(records, method=method, budget=None if method == RANDOM else budget)
 
 
 def gain_curve(record: Record) -> np.ndarray:
-    """The best so far less the best of the first rows, by step."""
+    """Return the best value so far minus the best of the initial rows, by step."""
     assert record.result is not None
     best = np.asarray(record.result["best"])
     return best - best[0]
 
 
 def standard_error(values: np.ndarray) -> np.ndarray:
-    """Of the mean over the first axis; zero for one run."""
+    """Return the standard error of the mean over the first axis; zero for one run."""
     return np.asarray(values.std(axis=0, ddof=min(1, len(values) - 1)) / np.sqrt(len(values)))
 
 
 def seconds(runs: list[Record]) -> np.ndarray:
-    """The time by step: medians over runs, for the first run of a process compiles, and the machine has other work."""
+    """Return the cumulative time by step. Medians over runs exclude compilation and other load on the machine."""
     steps = len(gain_curve(runs[0])) - 1
     taken = [run.result["seconds"] for run in runs if run.result is not None]
-    filled = [[*times, *[0.0] * (steps - len(times))] for times in taken]  # nothing is done after a divergence
+    filled = [[*times, *[0.0] * (steps - len(times))] for times in taken]  # a run that diverged takes no further steps
     return np.concatenate([[0.0], np.cumsum(np.median(filled, axis=0))])
 
 
 def by_scale(runs: list[Record]) -> dict[float, float]:
-    """The mean gain at the end for each length scale."""
+    """Return the mean final gain for each length scale."""
     scales = sorted({run.settings["lengthscale"] for run in runs})
     return {ell: float(np.mean([gain_curve(run)[-1] for run in find(runs, lengthscale=ell)])) for ell in scales}
 
@@ -216,7 +217,7 @@ def by_scale(runs: list[Record]) -> dict[float, float]:
 def paired_gains(
     records: list[Record], one: str, other: str, budget: str, seeds: int
 ) -> tuple[float | None, float | None]:
-    """The mean gains of two methods over the length scales for which both were run with so many seeds."""
+    """Return the mean gains of two methods over the length scales that both ran with at least `seeds` seeds."""
     problem = lambda run: (run.settings["lengthscale"], run.settings["seed"])
     first, second = (
         {problem(run): float(gain_curve(run)[-1]) for run in runs_of(records, method, budget)}
@@ -241,7 +242,7 @@ MEASURED = ("solve_seconds", "seconds", "residual")
 
 
 def _cost_table(records: list[Record]) -> Table:
-    """What solves took, so that it can be seen how equal the budgets are."""
+    """Return the cost of the solves, which shows how equal the budgets are."""
     lines = []
     for budget in (SMALL, LARGE):
         for method in SOLVERS:
@@ -258,7 +259,7 @@ def _cost_table(records: list[Record]) -> Table:
 
 
 def _draw_illustration(looks: Any, climbs: Any, record: Record) -> None:
-    """Left the candidates and the best of each round; right where the ascents end, and the data."""
+    """Draw the candidates and the best of each round (left), and the ends of the ascents (right)."""
     assert record.result is not None
     r = {name: np.asarray(values) for name, values in record.result.items()}
     for i, colour in enumerate((BLUE, ORANGE, GREEN)[: r["samples"].shape[1]]):

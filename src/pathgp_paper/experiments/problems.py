@@ -1,4 +1,4 @@
-"""From the settings of a cell, which are JSON, to data, process, solver and posterior; and back to JSON."""
+"""Conversion of the JSON settings of a cell to data, GP, solver and posterior, and of results to JSON."""
 
 import dataclasses
 import time
@@ -27,18 +27,18 @@ TOY_LENGTHSCALE, TOY_NOISE = 0.5, 0.5
 
 
 def problem(settings: Settings) -> tuple[Dataset, GP]:
-    """The data set `dataset`, its `split`, the first `rows`; the published process, with `noise` if there is one."""
+    """Return the first `rows` of a `split` of `dataset`, and the published GP, with noise variance `noise` if given."""
     noise, test_rows = settings.get("noise"), settings.get("test_rows")
     return contest.problem(settings["dataset"], settings.get("rows"), settings.get("split", 0), noise, None, test_rows)
 
 
 def toy(settings: Settings) -> tuple[Dataset, GP]:
-    """One of the two layouts of the paper's figure 1, with `rows` points, and a squared exponential kernel."""
+    """Return a layout of the paper's figure 1 with `rows` points, and a GP with a squared exponential kernel."""
     return LAYOUTS[settings["layout"]](settings["rows"]), GP(RBF(TOY_LENGTHSCALE), noise=TOY_NOISE)
 
 
 def solver_of(options: dict[str, Any], data: Dataset, gp: GP) -> Solver:
-    """The solver `name` with the other options as its fields; a number of `points` becomes centres of clusters."""
+    """Return the solver `name` with the other options as its fields. `points` is a number of k-means centres."""
     fields = {name: value for name, value in options.items() if name != "name"}
     if "points" in fields:
         fields["points"] = k_means(gp.kernel, data.X, min(fields["points"], len(data.X)), key=jax.random.key(1))
@@ -54,7 +54,7 @@ def conditioned(
     seed: int = 0,
     keep_bytes: int = 0,
 ) -> Posterior:
-    """The posterior, without a word about tolerances that are not meant to be reached."""
+    """Return the posterior. `ConvergenceWarning` is ignored, because the budgets may be too small for the tolerance."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return condition(
@@ -72,14 +72,14 @@ def conditioned(
 def rehearsed(
     gp: GP, data: Dataset, solver: Solver, num_samples: int, observe: Observer | None = None, seed: int = 0
 ) -> Posterior:
-    """The same after a run that does not count, in which an iterative solver is compiled."""
+    """Return the posterior after an untimed run that compiles an iterative solver."""
     if isinstance(solver, Iterative):
         conditioned(gp, data, dataclasses.replace(solver, max_seconds=0.0), num_samples, seed=seed)
     return conditioned(gp, data, solver, num_samples, observe, seed)
 
 
 class Watch:
-    """Keeps the weights at steps about 30 % apart, and when they were reached, looking apart."""
+    """Records weights at steps about 30 % apart, and their times without the time of recording."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -88,7 +88,7 @@ class Watch:
         self.looking = 0.0
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Looks, and keeps what is new enough."""
+        """Record the snapshot if its step is at least 1.3 times the last recorded one."""
         start = time.perf_counter()
         if not self.steps or snapshot.step >= 1.3 * self.steps[-1]:
             self.steps.append(snapshot.step)
@@ -97,7 +97,7 @@ class Watch:
         self.looking += time.perf_counter() - start
 
     def finish(self, posterior: Posterior) -> None:
-        """Adds where the solver ended."""
+        """Record the final weights of the solver."""
         info = posterior.info
         if not self.steps or info.steps > self.steps[-1]:
             self.steps.append(info.steps)
@@ -106,16 +106,16 @@ class Watch:
 
 
 def at_weights(posterior: Posterior, weights: np.ndarray) -> Posterior:
-    """The posterior as it was when the solver had these weights."""
+    """Return the posterior with these weights of the solver."""
     solution = dataclasses.replace(posterior.solution, weights=jnp.asarray(weights))
     return dataclasses.replace(posterior, solution=solution)
 
 
 class Curve(NamedTuple):
-    """The marginals of a posterior's samples along one input, and a few of the samples.
+    """Marginals of the posterior samples along one input, and a few of the samples.
 
-    Solvers given one key share their prior draws. Their curves then differ by the error of the solver, not by the
-    Monte Carlo error of the samples, which an exact variance would show.
+    Solvers that are given the same key share their prior draws. Their curves differ by the error of the solver only.
+    With an exact variance, the Monte Carlo error of the samples would show as well.
     """
 
     x: Float[np.ndarray, "n"]
@@ -125,7 +125,7 @@ class Curve(NamedTuple):
 
     @classmethod
     def of(cls, posterior: Posterior, x: Float[np.ndarray, "n 1"]) -> dict[str, Any]:
-        """As JSON, rounded to what a picture shows."""
+        """Return the curve as JSON, rounded to the precision that a figure needs."""
         mean, deviations = np.asarray(posterior.mean(x)), np.asarray(posterior.deviations(x))
         sd, samples = np.sqrt(np.mean(deviations**2, axis=1)), mean[:, None] + deviations[:, :4]
         curve = cls(x[:, 0], mean, sd, samples)
@@ -133,16 +133,16 @@ class Curve(NamedTuple):
 
     @classmethod
     def read(cls, record: Record) -> "Curve":
-        """From the result of a cell."""
+        """Return the curve in the result of a cell."""
         assert record.result is not None
         return cls(*(np.array(record.result[name]) for name in cls._fields))
 
     def w2(self, other: "Curve") -> Float[np.ndarray, "n"]:
-        """The 2-Wasserstein distance between the marginals, point by point."""
+        """Return the 2-Wasserstein distance between the marginals, per point."""
         return np.hypot(self.mean - other.mean, self.sd - other.sd)
 
     def draw(self, axes: Any, exact: "Curve | None", colour: str) -> None:
-        """Mean, two standard deviations and samples, with the exact ones as lines."""
+        """Draw mean, two standard deviations and samples, with the exact ones as lines."""
         axes.fill_between(self.x, self.mean - 2 * self.sd, self.mean + 2 * self.sd, color=colour, alpha=0.25, lw=0)
         axes.plot(self.x, self.samples, color=colour, lw=0.5, alpha=0.6)
         axes.plot(self.x, self.mean, color=colour, lw=1.4, label="mean ± 2 sd, samples")
@@ -154,5 +154,5 @@ class Curve(NamedTuple):
 
 
 def root_mean_square(values: np.ndarray) -> float:
-    """√ of the mean of squares."""
+    """Return the root mean square."""
     return float(np.sqrt(np.mean(np.square(values))))

@@ -1,16 +1,16 @@
-"""The numbers of the paper's tables, as printed: mean and standard error over splits."""
+"""Numbers of the paper's tables as printed: mean and standard error over splits."""
 
 DATASETS = ("pol", "elevators", "bike", "protein", "keggdirected", "3droad", "song", "buzz", "houseelectric")
 
 SAMPLE_RATES = {"song": 1e-3, "houseelectric": 1e-3, "buzz": 1e-4}
-"""SGD's learning rates of samples where they were not 0.1."""
+"""SGD's learning rates for samples, where they differ from 0.1."""
 
 Entry = tuple[float, float]
 Rows = dict[str, dict[str, Entry]]
 
 
 def _rows(names: tuple[str, ...], **lines: str) -> Rows:
-    """From lines such as "0.13±0.00 0.38±0.00", one entry for each name."""
+    """Parse lines such as "0.13±0.00 0.38±0.00", with one entry per name."""
     entry = lambda text: (float(text.split("±")[0]), float(text.split("±")[1]))
     return {row: dict(zip(names, map(entry, line.split()), strict=True)) for row, line in lines.items()}
 
@@ -96,7 +96,7 @@ BY_SPLIT: dict[str, dict[str, dict[str, list[float]]]] = {
         ),
     },
 }
-"""The authors' runs behind table 1, split by split; of CG the better of the plain and the preconditioned one."""
+"""The authors' runs for table 1, by split. CG is the better of the plain and the preconditioned variant."""
 
 SUBSET: dict[str, Rows] = {
     "rmse": {
@@ -132,7 +132,7 @@ SUBSET: dict[str, Rows] = {
         ),
     },
 }
-"""The subset-of-data tables of appendix B: a share of the smaller sets, a number of rows of the larger."""
+"""The subset-of-data tables of appendix B: shares of the smaller sets, numbers of rows of the larger ones."""
 
 INDUCING = {
     218_782: {"rmse": (0.08, 0.00), "minutes": (16.7, 0.54), "nll": (-1.10, 0.05)},
@@ -140,9 +140,9 @@ INDUCING = {
     1_099_206: {"rmse": (0.08, 0.01), "minutes": (49.6, 10.2), "nll": (-1.13, 0.04)},
     1_844_352: {"rmse": (0.09, 0.00), "minutes": (162.0, 54.3), "nll": (-1.09, 0.04)},
 }
-"""Inducing points on houseelectric, by their number; the last is SGD on all rows."""
+"""Results on houseelectric by number of inducing points. The last entry is SGD on all rows."""
 
 
 def text(entry: Entry | None) -> str:
-    """As in the paper; a dash where it has nothing."""
+    """Return the entry as printed in the paper, or a dash if there is none."""
     return "—" if entry is None else f"{entry[0]:.2f} ± {entry[1]:.2f}"

@@ -1,4 +1,4 @@
-"""The report: one HTML file with everything in it, which needs no network and fits a narrow screen."""
+"""The report: one self-contained HTML file that needs no network and fits narrow screens."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ code { overflow-wrap: anywhere; }
 
 
 class Section(NamedTuple):
-    """One experiment as a piece of HTML, with its verdict in a few words."""
+    """HTML section of one experiment, and a summary of its verdicts."""
 
     experiment: Experiment
     scale: str
@@ -34,9 +34,9 @@ class Section(NamedTuple):
 
 
 def publish(experiment: Experiment, scale: str, out: pathlib.Path, published: pathlib.Path | None = None) -> Section:
-    """Draws what is stored, and writes figure.png, section.html and summary.json beside the cells.
+    """Draw the stored results, and write figure.png, section.html and summary.json next to the folder of cells.
 
-    A picture of the paper stands beside ours where the folder `published` has one with the experiment's name.
+    The paper's figure is shown too if the folder `published` has a PNG file with the experiment's name.
     """
     records = load(experiment, scale, out)
     claims = experiment.claims(records)
@@ -63,7 +63,7 @@ def section(
     claims: list[Claim],
     pictures: list[tuple[str, bytes]],
 ) -> str:
-    """What the paper shows, what is found here, and the verdict on each claim."""
+    """Return the HTML of the paper's result, our figures and tables, and the verdict on each claim."""
     done = [record for record in records if record.result is not None]
     seconds, where = sum(record.seconds for record in done), {record.where for record in done if record.where}
     parts = [
@@ -87,7 +87,7 @@ def section(
 
 
 def table(content: Table) -> str:
-    """In a frame of its own, which scrolls sideways where the screen is narrow."""
+    """Return the table as HTML, in a frame that scrolls sideways on narrow screens."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in content.head)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in content.lines)
     return f'<div class="wide"><table><caption>{escape(content.caption)}</caption><tr>{head}</tr>{lines}</table></div>'
@@ -108,7 +108,7 @@ def write(
     scale: str | None = None,
     published: pathlib.Path | None = None,
 ) -> pathlib.Path:
-    """OUT/report.html with a section for every experiment, at this scale or that of `scale_of`."""
+    """Write OUT/report.html with a section per experiment, at this scale or that of `scale_of`, and return its path."""
     if not out.is_dir():
         raise FileNotFoundError(f"--out {out} is not a folder: name the one that `pathgp experiment run` wrote to.")
     if published is not None and not published.is_dir():
@@ -120,7 +120,10 @@ def write(
 
 
 def scale_of(experiment: Experiment, out: pathlib.Path) -> str:
-    """The greatest scale half of which was run, else that with most results: one cell of another does not hide them."""
+    """Return the largest scale of which at least half was run, or else the one with most results.
+
+    A few cells of a larger scale therefore do not hide the results of a smaller one.
+    """
     done = {scale: [record.result is not None for record in load(experiment, scale, out)] for scale in SCALES}
     half_run = [scale for scale in SCALES if 2 * sum(done[scale]) >= len(done[scale])]
     return half_run[-1] if half_run else max(SCALES, key=lambda scale: sum(done[scale]))

@@ -26,23 +26,24 @@ SETS = {
     "paper": list(published.DATASETS),
 }
 LARGE = "houseelectric"
-"""At machine scale for the solvers that need no pass over all pairs of rows, an hour's work; on 10,000 test rows."""
+"""At machine scale only solvers without a pass over all pairs of rows, which takes an hour, and 10,000 test rows."""
 
 SPLITS = {"smoke": 1, "machine": 2, "paper": 5}
 ROUNDS = {"smoke": 1, "machine": 2, "paper": 1}
-"""At machine scale the whole table is filled in half an hour, then again by solvers that are given more time."""
+"""Number of rounds. The first at machine scale takes half an hour; in the second, solvers are given more time."""
 
 KEEP_BYTES = 2**33
-"""What those may keep K in, so that the time goes into more steps: 46,000 rows."""
+"""Memory for K in the second round, so that more steps fit in the time limit; enough for 46,000 rows."""
 
 EXACT_LIKE = ("Auto", "SAP", "SDD")
-"""This library's, which are compared with the paper's best row: on the smaller sets that of CG."""
+"""Solvers of this library that are compared with the paper's best row, which is CG on the smaller sets."""
 
 
 def solvers(scale: str, dataset: str, patient: bool = False) -> list[dict[str, Any]]:
-    """The paper's three, and this library's; limited in time but at the scale of the paper.
+    """Return the solvers of the paper and of this library, with limits below the scale `paper`.
 
-    SGD is limited in steps, so that it takes as many with hardly any noise, for the mean alone, as with 65 columns.
+    SGD is limited in steps rather than time. It therefore takes equally many at low noise, where only the mean is
+    solved for, as with 65 columns.
     """
     if scale == "smoke":
         return [{"name": "Auto"}, {"name": "SGD", "steps": 50}, {"name": "CG", "steps": 50}]
@@ -71,7 +72,7 @@ def solvers(scale: str, dataset: str, patient: bool = False) -> list[dict[str, A
 
 
 class Regression(Experiment):
-    """Quality at the published hyperparameters, so that solvers alone are compared."""
+    """Compare the accuracy of solvers at the published hyperparameters."""
 
     name = "regression"
     title = "Regression on the UCI data sets"
@@ -83,7 +84,7 @@ class Regression(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each data set, split, noise and solver; low noise for the mean alone."""
+        """Return one cell per data set, split, noise and solver. At low noise only the mean is computed."""
         samples = 4 if scale == "smoke" else 64
         rows = 300 if scale == "smoke" else None
         found = []
@@ -101,7 +102,7 @@ class Regression(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """Scores on all test rows. Compilation counts, so that a long solve is done once."""
+        """Return scores on the test rows. The time includes compilation, so that a long solve runs only once."""
         data, gp = problem(settings)
         start = time.perf_counter()
         solver = solver_of(settings["solver"], data, gp)
@@ -120,7 +121,7 @@ class Regression(Experiment):
         return {**found, "minutes": (time.perf_counter() - start) / 60}
 
     def figure(self, records: list[Record]) -> "Figure | None":
-        """RMSE and NLL of each solver, with the paper's as lines."""
+        """Draw RMSE and NLL of each solver, with the paper's as lines."""
         records = furthest(records)
         names = [name for name in SETS["paper"] + SETS["smoke"] if find(records, dataset=name)]
         figure, axes = canvas(2, len(names), max(2.2 * len(names) + 0.6, 4.5), 5.2)
@@ -146,7 +147,7 @@ class Regression(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """A table for each score: the paper's rows, then ours."""
+        """Return one table per score, with the paper's rows and then ours, and a table of passes."""
         records = furthest(records)
         names = list(dict.fromkeys(record.settings["dataset"] for record in records))
         tables = []
@@ -165,7 +166,10 @@ class Regression(Experiment):
         return tables
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Every number beside its own row; this library's solvers beside the best; and what low noise does."""
+        """Return one claim per number, and claims about low noise.
+
+        A solver of the paper is compared with its own row, the others of this library with the best row.
+        """
         records = furthest(records)
         claims: list[Claim] = []
         for name in dict.fromkeys(record.settings["dataset"] for record in records):
@@ -179,9 +183,10 @@ class Regression(Experiment):
 
 
 def furthest(records: list[Record]) -> list[Record]:
-    """Of each data set and solver, the round that was given most, of those with a split run at either noise.
+    """Return the records of the last round with a complete split, for each data set and solver.
 
-    Of a later round those splits alone: rounds are not mixed.
+    A split is complete if it was run at both noises. Of a later round only the complete splits are returned, and rounds
+    are not mixed. The first round is used as it is if no later one has a complete split.
     """
     chosen: dict[tuple[str, str], list[Record]] = {}
     rounds: dict[tuple[str, ...], list[Record]] = {}
@@ -200,7 +205,7 @@ def furthest(records: list[Record]) -> list[Record]:
 
 
 def _numbers(records: list[Record], name: str, solver: str, score: str) -> list[Claim]:
-    """Our number beside the paper's, of the same splits where they are known. If one split fails, it has failed."""
+    """Return our number with the paper's, on the same splits where these are known. One failed split makes it NaN."""
     row = _best_row(name) if solver in EXACT_LIKE else solver
     entry = published.REGRESSION[score].get(row, {}).get(name)
     asked = [r for r in _of(records, name, solver) if (score == "low_noise_rmse") == _low(r)]
@@ -220,13 +225,13 @@ def _numbers(records: list[Record], name: str, solver: str, score: str) -> list[
 
 
 def _best_row(name: str) -> str:
-    """The solver with the least RMSE in the paper's table; of equals, the first."""
+    """Return the solver with the smallest RMSE in the paper's table; the first in case of a tie."""
     rows = published.REGRESSION["rmse"]
     return min((row for row in rows if name in rows[row]), key=lambda row: rows[row][name], default="CG")
 
 
 def _behaviours(records: list[Record], name: str) -> list[Claim]:
-    """What hardly any noise does to each of the paper's solvers."""
+    """Return the claims about each of the paper's solvers at low noise."""
     measured = {}
     for solver in ("SGD", "CG", "SVGP"):
         low, tuned = (_mean(records, name, solver, score) for score in ("low_noise_rmse", "rmse"))
@@ -260,7 +265,7 @@ def _of(records: list[Record], dataset: str, solver: str) -> list[Record]:
 
 
 def _scored(records: list[Record], dataset: str, solver: str, score: str) -> list[Record]:
-    """Those which have the score; the minutes are those of the solve at the tuned noise."""
+    """Return the records that have the score. All but `low_noise_rmse`, also the minutes, are at the tuned noise."""
     done = [r for r in _of(records, dataset, solver) if r.result is not None and score in r.result]
     return [r for r in done if (score == "low_noise_rmse") == _low(r)]
 

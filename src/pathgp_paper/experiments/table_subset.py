@@ -1,4 +1,4 @@
-"""The subset-of-data tables of appendix B: the exact posterior given some of the rows."""
+"""The subset-of-data tables of appendix B: the exact posterior given a subset of the rows."""
 
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ SPLITS = {"smoke": 1, "machine": 2, "paper": 5}
 
 
 class Subset(Experiment):
-    """What is lost by looking at some of the data only."""
+    """Measure the accuracy lost by using only a subset of the data."""
 
     name = "subset-of-data"
     title = "Subsets of the data"
@@ -34,10 +34,10 @@ class Subset(Experiment):
     )
 
     def cells(self, scale: str) -> list[Cell]:
-        """A cell for each data set, split and size; the larger sets need the memory of the scale `paper`."""
+        """Return one cell per data set, split and size. The larger sets need the memory of the scale `paper`."""
         sets = [("synthetic", SHARES)] if scale == "smoke" else [(name, SHARES) for name in SMALL]
         sets += [(name, ROWS) for name in LARGE] if scale == "paper" else []
-        samples = 4 if scale == "smoke" else 512  # of an exact process, whose variances have no error in the paper
+        samples = 4 if scale == "smoke" else 512  # many, since the paper's variances here are exact
         rows = 300 if scale == "smoke" else None
         found = []
         for split in range(SPLITS[scale]):
@@ -48,7 +48,7 @@ class Subset(Experiment):
         return found
 
     def compute(self, settings: Settings) -> Result:
-        """Scores on all test rows."""
+        """Return scores on all test rows."""
         data, gp = problem(settings)
         size = settings["value"]
         rows = round(size * len(data.X)) if size < 1 else size
@@ -59,7 +59,7 @@ class Subset(Experiment):
         return {"rows": rows, "minutes": (time.perf_counter() - start) / 60, **found}
 
     def figure(self, records: list[Record]) -> "Figure":
-        """Ours against the paper's, a point for each entry of the tables."""
+        """Draw our numbers against the paper's, one point per entry of the tables."""
         figure, axes = canvas(1, 2, 8.0, 3.8)
         for panel, score in zip(axes[0], ("rmse", "nll"), strict=True):
             ends = []
@@ -78,7 +78,7 @@ class Subset(Experiment):
         return figure
 
     def tables(self, records: list[Record]) -> list[Table]:
-        """Both scores, the paper's above ours."""
+        """Return one table per score, with the paper's rows above ours."""
         names = list(dict.fromkeys(record.settings["dataset"] for record in records))
         labels = list(dict.fromkeys(record.settings["size"] for record in records))
         tables = []
@@ -94,7 +94,7 @@ class Subset(Experiment):
         return tables
 
     def claims(self, records: list[Record]) -> list[Claim]:
-        """Every number."""
+        """Return one claim per number of the tables."""
         claims: list[Claim] = []
         for score in ("rmse", "nll"):
             for label, name, entry in _entries(score):

@@ -1,4 +1,4 @@
-"""Parallel Thompson sampling on draws from a process, with any solver and a stated amount of work for each solve."""
+"""Parallel Thompson sampling on draws from a GP, with any solver and a fixed amount of work per solve."""
 
 import dataclasses
 import time
@@ -24,19 +24,19 @@ from pathgp_paper.experiments.base import Result, Settings
 RANDOM = "random"
 OBJECTIVE_FEATURES = 5000
 ENTRY = 50
-"""The multiply-adds in the time of which a kernel entry is computed: about 1 ns at 50 G multiply-adds a second."""
+"""Cost of a kernel entry in multiply-adds: about 1 ns at 50 G multiply-adds per second."""
 
 SETUP = 1
-"""The passes of a budget that go to what precedes the steps: a preconditioner, the factors of blocks, K_zz⁻¹."""
+"""Passes of a budget reserved for setup before the steps: a preconditioner, the factors of blocks, K_zz⁻¹."""
 
 DRAW, START, NOISE, LOOP = range(4)
 
 
 def passes_in_step(solver: dict[str, Any], N: int, columns: int) -> float:
-    """The work of one step (of SAP one pass), in units of a product (K + Σ)V with all columns.
+    """Return the work of one step (one pass for SAP), in units of a product (K + Σ)V with all columns.
 
-    A pass computes N² kernel entries and N² multiply-adds for each column. A step of SGD looks at its rows twice and
-    draws features; one of SVGP goes forward and back through M² numbers for each row of its batch.
+    A pass computes N² kernel entries and N² multiply-adds per column. A step of SGD uses its rows twice and draws
+    features. A step of SVGP costs 6 M² multiply-adds per row of its batch, forward and backward.
 
     >>> passes_in_step({"name": "SDD", "batch_size": 100}, 1000, 50)
     0.1
@@ -55,7 +55,7 @@ def passes_in_step(solver: dict[str, Any], N: int, columns: int) -> float:
 def solver_of(
     options: dict[str, Any], passes: float | None, X: Float[Array, "N d"], s: int, key: PRNGKeyArray
 ) -> Solver:
-    """The solver with these fields, its steps as many as `passes` allow unless they are given."""
+    """Return the solver with these fields. If `passes` is given, it determines the number of steps."""
     fields = {name: value for name, value in options.items() if name != "name"}
     if passes is not None:
         steps = max(1, round((passes - SETUP) / passes_in_step(options, len(X), s + 1)))
@@ -66,10 +66,10 @@ def solver_of(
 
 
 def optimise(settings: Settings) -> Result:
-    """The largest value after each step, what the steps took, and how far the solves came.
+    """Return the largest value after each step, the times of the steps, and the residuals of the solves.
 
-    All methods of one seed and length scale start from the same data of the same function. Each step draws new
-    samples and solves from zero, as in the paper. After a solve that diverges nothing more is found.
+    All methods with the same seed and length scale start from the same data of the same function. Each step draws new
+    samples and solves from zero, as in the paper. If a solve diverges, the remaining steps gain nothing.
     """
     d, initial, batch = settings["inputs"], settings["initial"], settings["batch"]
     kernel = Matern32(settings["lengthscale"])
@@ -87,7 +87,7 @@ def optimise(settings: Settings) -> Result:
         clock, step_key = time.perf_counter(), jax.random.fold_in(loop, step)
         try:
             points, took, residual = next_points(settings, gp, X, y, search, step_key)
-        except DivergenceError as error:  # nothing to evaluate, now and then: it gains no more
+        except DivergenceError as error:  # no points to evaluate, so no gain in the remaining steps
             found["best"] += [found["best"][-1]] * (settings["steps"] + 1 - step)
             return found | {"failed": f"step {step}: {error}"}
         found["seconds"].append(time.perf_counter() - clock)
@@ -102,7 +102,7 @@ def optimise(settings: Settings) -> Result:
 def next_points(
     settings: Settings, gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], search: Search, key: PRNGKeyArray
 ) -> tuple[Float[Array, "n d"], float, float]:
-    """A maximum of each of as many samples, the seconds of the solve, and the median relative residual of samples."""
+    """Return a maximum of each of `batch` samples, the seconds of the solve, and the median relative residual."""
     batch, d = settings["batch"], X.shape[1]
     if settings["method"] == RANDOM:
         return jax.random.uniform(key, (batch, d)), 0.0, 0.0
@@ -119,12 +119,12 @@ def next_points(
 
 
 def observed(g: Function, X: Float[Array, "n d"], gp: GP, key: PRNGKeyArray) -> Float[Array, "n"]:
-    """g(x) + ε."""
+    """Return noisy observations g(x) + ε."""
     return g(X) + jnp.sqrt(gp.noise) * jax.random.normal(key, (X.shape[0],))
 
 
 def illustrate(settings: Settings) -> Result:
-    """One step in one dimension: the functions, the places looked at, where ascents begin, and where they end."""
+    """Return one step in one dimension: the samples, the candidates, and the starts and ends of the ascents."""
     X = jax.random.uniform(jax.random.key(settings["seed"]), (settings["initial"], 1))
     gp = GP(Matern32(settings["lengthscale"]), noise=1e-3)
     y = jnp.sin(9 * X[:, 0]) + jnp.cos(23 * X[:, 0]) / 2

@@ -1,9 +1,9 @@
-"""Figure 1 of the paper at a glance: two layouts of 10,000 points, five solvers, one time budget.
+"""A short version of figure 1 of the paper: five solvers with one time budget on two layouts of 10,000 points.
 
     python -m pathgp_paper.experiments.toy --out demo.png
 
-Infill: the inputs are N(0, 1), so points crowd and the system is badly conditioned. Large domain: the inputs are a
-regular grid, so the domain grows with the number of points and the system is well conditioned.
+Infill: the inputs are N(0, 1), so points are dense and the system is ill-conditioned. Large domain: the inputs are a
+regular grid, so the domain grows with the number of points and the system is well-conditioned.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SOLVERS = (EXACT, "SGD", "SDD", "SAP", "CG")
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     layout: str
     solver: str
@@ -33,19 +33,19 @@ class Row(NamedTuple):
 
 
 def run(N: int, seconds: float, num_samples: int) -> list[Record]:
-    """Every solver on both layouts."""
+    """Run every solver on both layouts."""
     of_cell = lambda cell: Record(cell.name, cell.settings, EXPERIMENT.compute(cell.settings))
     return list(map(of_cell, cells(N, seconds, num_samples, solvers=SOLVERS)))
 
 
 def compared(records: list[Record]) -> list[Row]:
-    """What each took, and how far it is from the exact solver on the same layout."""
+    """Return the cost of each solver, and its distance to the exact solver on the same layout."""
     w2, rows, exact = distances(records), [], {}
     for record in records:
         assert record.result is not None
         layout, solver = record.settings["layout"], record.settings["solver"]["name"]
         mean = Curve.read(record).mean
-        exact.setdefault(layout, mean)  # it comes first
+        exact.setdefault(layout, mean)  # the exact solver is the first of its layout
         seconds, passes, left = (record.result[name] for name in ("seconds", "passes", "relative_residual"))
         error = root_mean_square(mean - exact[layout])
         rows.append(Row(layout, solver, seconds, passes, left, error, w2[layout, solver]))
@@ -53,7 +53,7 @@ def compared(records: list[Record]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The table as text."""
+    """Return the table as text."""
     head = f"{'layout':<13} {'solver':<9} {'seconds':>8} {'passes':>8} {'residual':>9} {'RMSE':>8} {'W2':>8}"
     lines = [
         f"{r.layout:<13} {r.solver:<9} {r.seconds:8.2f} {r.passes:8.1f} {r.relative_residual:9.1e} "
@@ -64,7 +64,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Runs the comparison, prints the table and writes the picture."""
+    """Run the comparison, print the table and write the figure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--n", type=int, default=10_000, help="number of points of each layout")
     parser.add_argument("--seconds", type=float, default=4.0, help="time budget of each approximate solver")

@@ -1,4 +1,4 @@
-"""The verdict on a number or a claim of the paper: computed from what was measured, by one stated rule."""
+"""Verdicts on the numbers and claims of the paper, computed from measurements by one rule (`RULE`)."""
 
 import math
 from typing import NamedTuple
@@ -20,9 +20,9 @@ RULE = (
 
 
 class Number(NamedTuple):
-    """A number of the paper, of which less is better, beside ours: the mean over so many splits, None if not run.
+    """A number of the paper and ours, where less is better. Ours is the mean over `splits` splits, or None if not run.
 
-    `paper_error` is None where the paper's is of the same splits.
+    `paper_error` is None if the paper's number is the mean over the same splits.
     """
 
     what: str
@@ -34,7 +34,7 @@ class Number(NamedTuple):
 
     @property
     def tolerance(self) -> float:
-        """Rounding, and two standard errors of the difference: one split spreads √5 times as far as the mean of five.
+        """Rounding plus two standard errors of the difference; one split varies √5 times as much as the mean of five.
 
         >>> round(Number("RMSE", 0.35, 0.01, 0.36, splits=5).tolerance, 4)
         0.0333
@@ -46,7 +46,7 @@ class Number(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """One of the words. What is not a number has failed, and is worse."""
+        """The verdict. NaN means that a run failed, and is worse."""
         if self.ours is None:
             return NOT_RUN
         if abs(self.ours - self.paper) <= self.tolerance:
@@ -55,7 +55,7 @@ class Number(NamedTuple):
 
     @property
     def cells(self) -> list[str]:
-        """What the paper says, what was found here, and within what they agree."""
+        """Cells of the report: the paper's number, ours, and the tolerance."""
         known = self.ours is not None and math.isfinite(self.ours)
         ours = f"{self.ours:.3f} ({self.splits} splits)" if known else self.why
         paper = f"{self.paper:.3f}" if self.paper_error is None else f"{self.paper:.2f} ± {self.paper_error:.2f}"
@@ -63,7 +63,7 @@ class Number(NamedTuple):
 
 
 class Behaviour(NamedTuple):
-    """A claim of the paper in words, as a measured number which must not be above a limit."""
+    """A claim of the paper about behaviour, as a measured number that must not exceed a limit."""
 
     what: str
     measure: str
@@ -73,14 +73,14 @@ class Behaviour(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """One of the words."""
+        """The verdict."""
         if self.measured is None:
             return NOT_RUN
         return AGREES if self.measured <= self.at_most else DIFFERS
 
     @property
     def cells(self) -> list[str]:
-        """The measure, what was found, and the limit."""
+        """Cells of the report: the measure, its value, and the limit."""
         found = self.why if self.measured is None else f"{self.measured:.3g}"
         return [self.measure, found, f"at most {self.at_most:.3g}"]
 
@@ -89,7 +89,7 @@ Claim = Number | Behaviour
 
 
 def summary(claims: list[Claim]) -> str:
-    """How often each word was said, in a few words.
+    """Return the number of claims with each verdict.
 
     >>> summary([Behaviour("a", "b", 1.0, 2.0), Behaviour("a", "b", 3.0, 2.0), Behaviour("a", "b", 0.0, 2.0)])
     'agrees 2, differs 1'
@@ -100,5 +100,5 @@ def summary(claims: list[Claim]) -> str:
 
 
 def ratio(a: float | None, b: float | None) -> float | None:
-    """a / b, where both were measured and b is not zero."""
+    """Return a / b, or None if one was not measured or b is zero."""
     return None if a is None or b is None or b == 0 else a / b
