@@ -9,7 +9,7 @@ def test_nll_is_that_of_scipy():
     rng = np.random.default_rng(0)
     mean, variance, y = rng.normal(size=30), rng.uniform(0.1, 2, size=30), rng.normal(size=30)
     expected = -stats.norm(mean, np.sqrt(variance)).logpdf(y).mean()
-    np.testing.assert_allclose(metrics.nll(*map(jnp.asarray, (mean, variance, y))), expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics.nll(*map(jnp.asarray, (y, mean, variance))), expected, rtol=1e-5)
 
 
 def test_w2_is_the_distance_of_quantile_functions():

@@ -8,36 +8,36 @@ from pathgp.kernels import Kernel
 from pathgp.system.dense import kernel_float64
 
 
-def rmse(mean: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
+def rmse(y_true: Float[Array, "n"], mean: Float[Array, "n"]) -> Float[Array, ""]:
     """Return the root mean square error.
 
     Parameters
     ----------
+    y_true
+        True values.
     mean
         Predicted means.
-    y
-        True values.
 
     >>> import jax.numpy as jnp
     >>> print(rmse(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 0.0, 5.0])) ** 2 * 3)
     8.0
     """
-    return jnp.sqrt(jnp.mean((mean - y) ** 2))
+    return jnp.sqrt(jnp.mean((mean - y_true) ** 2))
 
 
-def nll(mean: Float[Array, "n"], variance: Float[Array, "n"], y: Float[Array, "n"]) -> Float[Array, ""]:
-    """Return the mean negative log-likelihood −log N(y; mean, variance).
+def nll(y_true: Float[Array, "n"], mean: Float[Array, "n"], variance: Float[Array, "n"]) -> Float[Array, ""]:
+    """Return the mean negative log-likelihood −log N(y_true; mean, variance).
 
     Parameters
     ----------
+    y_true
+        True values.
     mean
         Predicted means.
     variance
         Predicted variances, noise included.
-    y
-        True values.
     """
-    return jnp.mean(jnp.log(2 * jnp.pi * variance) + (y - mean) ** 2 / variance) / 2
+    return jnp.mean(jnp.log(2 * jnp.pi * variance) + (y_true - mean) ** 2 / variance) / 2
 
 
 def w2(

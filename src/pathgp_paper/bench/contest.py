@@ -69,7 +69,7 @@ def made(make: Callable[[Dataset, GP], Solver], every: int | None = None) -> Cal
         compiling, info = max(0.0, first - seconds) if whole else first, posterior.info
         canonical = Canonical(gp.kernel, posterior.system.X)
         y_test = jnp.asarray(data.y_test)
-        error = lambda w: float(metrics.rmse(Function(canonical, jnp.asarray(w))(data.X_test), y_test))
+        error = lambda w: float(metrics.rmse(y_test, Function(canonical, jnp.asarray(w))(data.X_test)))
         return {
             "seconds": seconds,
             "compile_seconds": compiling,

@@ -40,7 +40,7 @@ def measure(name: str) -> dict[str, list[float]]:
 
     def add(label: str, mean: jax.Array, deviations: jax.Array) -> None:
         variance = jnp.mean(deviations**2, axis=1) + gp.noise
-        rows[label] = [float(metrics.rmse(mean, y_test)), float(metrics.nll(mean, variance, y_test))]
+        rows[label] = [float(metrics.rmse(y_test, mean)), float(metrics.nll(y_test, mean, variance))]
         print(name, label, *(f"{x:.4f}" for x in rows[label]), flush=True)
 
     for passes in (1, 2, 3):

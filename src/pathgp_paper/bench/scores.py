@@ -14,4 +14,4 @@ Result = dict[str, Any]
 def scores(data: Dataset, mean: np.ndarray, variance: np.ndarray) -> Result:
     """Return test RMSE and NLL. `variance` includes the noise."""
     m, v, y = (jnp.asarray(x, dtype=float) for x in (mean, variance, data.y_test))
-    return {"rmse": float(metrics.rmse(m, y)), "nll": float(metrics.nll(m, v, y))}
+    return {"rmse": float(metrics.rmse(y, m)), "nll": float(metrics.nll(y, m, v))}

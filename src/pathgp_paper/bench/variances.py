@@ -35,7 +35,7 @@ def main() -> None:
         for label, v in labels.items():
             noisy = np.asarray(v) + float(gp.noise)
             error = np.sqrt(np.mean(np.log(noisy / (exact + float(gp.noise))) ** 2))
-            nll = float(metrics.nll(mean, jnp.asarray(noisy, dtype=mean.dtype), jnp.asarray(data.y_test)))
+            nll = float(metrics.nll(jnp.asarray(data.y_test), mean, jnp.asarray(noisy, dtype=mean.dtype)))
             print(f"{name:<12} {label:<20} {error:13.3f} {nll:8.4f}", flush=True)
 
 

@@ -74,7 +74,7 @@ class Convergence(Experiment):
         every = {"SGD": max(1, steps // 500), "CG": 1}
         options: list[Solver] = [SGD(steps=steps, max_seconds=limit), CG(steps=min(steps, 1000), max_seconds=limit)]
         found: Result = {
-            "exact_rmse": float(metrics.rmse(target, y)),
+            "exact_rmse": float(metrics.rmse(y, target)),
             "weights_norm": float(jnp.linalg.norm(v)),
         }
         found["rkhs_norm"] = float(metrics.rkhs_error(gp.kernel, exact.system.X, 0 * v, v)[0])
@@ -88,8 +88,8 @@ class Convergence(Experiment):
             found[name] = {
                 "steps": watch.steps,
                 "seconds": watch.seconds,
-                "rmse": [float(metrics.rmse(mean, y)) for mean in means],
-                "to_exact": [float(metrics.rmse(mean, target)) for mean in means],
+                "rmse": [float(metrics.rmse(y, mean)) for mean in means],
+                "to_exact": [float(metrics.rmse(target, mean)) for mean in means],
                 "weights": metrics.weight_error(W, V).tolist(),
                 "rkhs": metrics.rkhs_error(gp.kernel, exact.system.X, W, V).tolist(),
             }

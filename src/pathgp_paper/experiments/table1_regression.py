@@ -117,7 +117,7 @@ class Regression(Experiment):
             mean, variance = posterior.predict(data.X_test)
             found |= scores(data, np.asarray(mean), np.asarray(variance) + float(gp.noise))
         else:
-            found["low_noise_rmse"] = float(metrics.rmse(posterior.mean(data.X_test), jnp.asarray(data.y_test)))
+            found["low_noise_rmse"] = float(metrics.rmse(jnp.asarray(data.y_test), posterior.mean(data.X_test)))
         return {**found, "minutes": (time.perf_counter() - start) / 60}
 
     def figure(self, records: list[Record]) -> "Figure | None":
