@@ -1,4 +1,4 @@
-"""Gaussian process regression whose posterior is a set of functions, at any data size."""
+"""Gaussian process regression for data of any size, whose posterior mean and samples are functions."""
 
 from importlib import import_module
 from importlib.metadata import version
@@ -30,7 +30,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first used: `pathgp --help` does not wait for JAX."""
+    """Import a public name when it is first used, so that `pathgp --help` does not wait for JAX."""
     if name in _MODULES:
         return import_module(f"pathgp.{name}")
     if name in _HOMES:

@@ -1,4 +1,4 @@
-"""The exact marginal likelihood, and the paper's way to use it on more rows than it can take."""
+"""The exact marginal likelihood, and its use on neighbourhoods of rows if there are too many rows for it."""
 
 import contextlib
 import dataclasses
@@ -27,34 +27,49 @@ from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Slot
 
 MAX_ROWS = 10_000
+"""Most rows of an exact likelihood."""
 THREADED_ROWS = 2000
-"""From here on a factorisation gains by several threads.
+"""Number of rows from which several threads speed up a factorisation.
 
-Below, they take no less time than one; and as they wait for each other actively, much more where other work has the
-processors, for instance the other folds of a cross-validation.
+With fewer rows, several threads take no less time than one. They busy-wait for each other, so they take much more time
+if other work uses the processors, for instance the other folds of a cross-validation.
 """
 
 FEW_ROWS, RESTARTS = 500, 3
-"""Up to so many rows there are so many restarts: a factorisation takes milliseconds, and optima are many."""
+"""Number of rows up to which there are restarts by default, and their number.
+
+With so few rows, a factorisation takes milliseconds and the likelihood has many optima.
+"""
 
 SHORTER = (0.3, 0.1, 1.0)
-"""Factors of the length scales of the first restarts, then again."""
+"""Factors of the length scales of the restarts, used in turn."""
 
 NOISE_FALL = 30.0
-"""How far the logarithm of the noise may fall, to well below its floor."""
+"""Largest decrease of the logarithm of the noise, enough to fall well below its floor."""
 
 RUNAWAY = 10.0
-"""How far the logarithm of a hyperparameter may go from where it starts: a factor of 22,000."""
+"""Largest change of the logarithm of a hyperparameter from its start: a factor of 22,000."""
 
 
 class Exact(FittingMethod):
-    """Minimises −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π by L-BFGS-B (SciPy), in float64.
+    """The exact negative log marginal likelihood, minimised by L-BFGS-B (SciPy) in float64.
 
-    The gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y, one factorisation per step. Starts from the GP and from
-    `restarts` others, with shorter length scales, all, a hundredth or a ten-thousandth of the noise, and then at
-    random; the best end is kept. A start on which all rows look alike ends as "mean plus noise" where the function
-    varies within the length scale, and a shorter one finds it: three restarts do up to `FEW_ROWS` rows, unless
-    `restarts` says how many.
+    The loss is −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π. Its gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y. An
+    evaluation of both takes one factorisation.
+
+    The descent starts from the given GP, then from `restarts` others, and the best result is kept. The other starts
+    have shorter length scales, with all, a hundredth or a ten-thousandth of the noise, and are perturbed at random. If
+    the function varies within a length scale, a start at which all rows are strongly correlated can end as "mean plus
+    noise"; a start with a shorter length scale finds the function.
+
+    Parameters
+    ----------
+    steps
+        Maximum number of steps from each start.
+    restarts
+        Number of further starts. None is three for up to `FEW_ROWS` rows, and none for more.
+    max_seconds
+        Time limit in seconds, for all starts together.
     """
 
     steps: int = 100
@@ -75,7 +90,10 @@ class Exact(FittingMethod):
         prior: Prior,
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """The best of all starts."""
+        """Return the GP with the smallest loss over all starts, and the trace.
+
+        Raises `ValueError` if there are more than `MAX_ROWS` rows or the likelihood is not finite at any start.
+        """
         evaluations = Evaluations(saved)
         left = dataclasses.replace(self, max_seconds=self.max_seconds - evaluations.before)
         return left.fit_with(evaluations, gp, X, y, key, progress, prior)
@@ -90,7 +108,7 @@ class Exact(FittingMethod):
         progress: bool,
         prior: Prior,
     ) -> tuple[GP, Trace]:
-        """The best of all starts, the likelihood taken from what an earlier run has evaluated as far as that goes."""
+        """Return the result of `fit`, with the `evaluations` of an earlier run reused as far as they go."""
         if X.shape[0] > MAX_ROWS:
             raise ValueError(
                 f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the {MAX_ROWS} "
@@ -121,7 +139,10 @@ class Exact(FittingMethod):
 
 
 class Descent:
-    """One descent from one start: SciPy's optimiser keeps no best, and cannot be asked to stop in time."""
+    """A descent from one start, which keeps the best parameters and stops at the time limit.
+
+    SciPy's optimiser does neither.
+    """
 
     def __init__(
         self,
@@ -138,7 +159,10 @@ class Descent:
         self.best: list[tuple[float, Parameters]] = []
 
     def value(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """The loss per row and its gradient; a large number where it is not finite: the line search goes back."""
+        """Return the loss per row and its gradient.
+
+        A loss that is not finite is replaced by a large number, so that the line search shortens its step.
+        """
         if self.record.out_of_time and not self.evaluations.ahead:
             raise TimeoutError
         p = self.parameters(flat)
@@ -152,7 +176,7 @@ class Descent:
         return loss, gradient
 
     def evaluate(self, p: Parameters) -> tuple[float, Float64[np.ndarray, "p"]]:
-        """The loss per row with the penalty of the prior, and the gradient as a vector."""
+        """Return the loss per row, with the penalty of the prior, and its gradient as a vector."""
         loss, gradient = loss_and_gradient(p, self.X, self.y)
         penalty, penalty_gradient = _penalty(self.prior, p)
         loss += float(penalty) / self.X.shape[0]
@@ -160,18 +184,18 @@ class Descent:
         return loss, np.asarray(ravel_pytree(eqx.filter(gradient, trainable_mask(p)))[0])
 
     def parameters(self, flat: np.ndarray) -> Parameters:
-        """What a vector of the optimiser stands for."""
+        """Return the parameters of a vector of the optimiser."""
         return eqx.combine(self.unravel(jnp.asarray(flat)), self.fixed)
 
     def possible(self, flat: np.ndarray) -> np.ndarray:
-        """The nearest vector that the prior allows."""
+        """Return the nearest vector that the prior allows."""
         p = self.prior.projected(self.parameters(flat))
         return np.asarray(ravel_pytree(eqx.filter(p, trainable_mask(p)))[0])
 
     def run(self, steps: int) -> None:
-        """Descends as far as there are steps and time."""
+        """Descend for at most `steps` steps, within the time limit."""
         flat = np.asarray(self.flat)
-        # Noise may fall as far as its floor: that of a function without noise is far below where it starts.
+        # The noise may fall to its floor, because that of a noiseless function is far below its start.
         fall = jax.tree.map(lambda leaf: jnp.full_like(leaf, RUNAWAY), self.unravel(self.flat))
         fall = np.asarray(ravel_pytree(eqx.tree_at(lambda p: p.log_noise, fall, jnp.asarray(NOISE_FALL)))[0])
         bounds = list(zip(self.possible(flat - fall), self.possible(flat + RUNAWAY), strict=True))
@@ -188,7 +212,10 @@ _limiting = threading.Lock()
 
 @contextlib.contextmanager
 def _one_blas_thread() -> Iterator[None]:
-    """One thread for BLAS, which is a setting of the whole process: of several that learn at once, one changes it."""
+    """Limit BLAS to one thread within this context.
+
+    The limit applies to the whole process, so only one of several concurrent fits sets it.
+    """
     if not _limiting.acquire(blocking=False):
         yield
         return
@@ -205,7 +232,7 @@ def _penalty(prior: Prior, p: Parameters) -> tuple[Float[Array, ""], Parameters]
 
 
 def loss_and_gradient(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"]) -> tuple[float, Parameters]:
-    """−log p(y)/N and its gradient; NaN where H is not positive definite. To be called with float64 enabled."""
+    """Return −log p(y)/N and its gradient, or NaN if H is not positive definite. Float64 must be enabled."""
     N = X.shape[0]
     H, pull_back = jax.vjp(lambda q: _matrix(q, X), p)
     factor: Float64[np.ndarray, "N N"] = np.array(H)
@@ -234,7 +261,7 @@ def _matrix(p: Parameters, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
 
 
 def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]:
-    """The given start, and others around it."""
+    """Return the given start, followed by `restarts` others around it."""
     starts = [p]
     for i in range(restarts):
         shorten, spread = partial(jnp.add, np.log(SHORTER[i % len(SHORTER)])), 0.1 if i < 2 else 0.7
@@ -248,11 +275,22 @@ def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]
 
 
 class Neighbourhoods(FittingMethod):
-    """The paper's procedure (appendix A.1): exact likelihood on the nearest rows to random centroids, averaged.
+    """The average of exact fits on the nearest rows to random centroids (appendix A.1 of the paper).
 
-    Fits that end in numbers that are not finite, or far off, are left out and counted. Variances are averaged, and
-    length scales by their inverses: an input that does not matter around one centroid, so that its length scale runs
-    to infinity there, may matter around the others.
+    Fits that fail or end at a bound of their descent are left out and counted. Variances, noise and mean are averaged;
+    length scales are averaged by their inverses (harmonic mean). An input that is irrelevant around one centroid, where
+    its length scale tends to infinity, may be relevant around others.
+
+    Parameters
+    ----------
+    centroids
+        Number of centroids, chosen among the rows.
+    size
+        Number of rows around each centroid, at most `MAX_ROWS`.
+    steps
+        Maximum number of steps of each fit.
+    max_seconds
+        Time limit in seconds, for all fits together.
     """
 
     centroids: int = 5
@@ -276,7 +314,10 @@ class Neighbourhoods(FittingMethod):
         prior: Prior,
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """The average over the centroids, in the coordinates of the process that it starts from."""
+        """Return the average of the fits, and the trace; distances are in the coordinates of the kernel of `gp`.
+
+        Raises `ValueError` if no fit gives finite hyperparameters.
+        """
         points = gp.kernel.coordinates(X)
         chosen = jax.random.choice(key, X.shape[0], (min(self.centroids, X.shape[0]),), replace=False)
         fits: list[GP] = []
@@ -318,13 +359,13 @@ class Neighbourhoods(FittingMethod):
 
 
 def _is_settled(found: Kernel, start: Kernel) -> bool:
-    """Whether a fit ended within the bounds of its descent, but for length scales of inputs that do not matter."""
+    """Return whether a fit ended within the bounds of its descent; length scales may have grown to their bounds."""
     change = jax.tree.map(lambda a, b: jnp.log(a) - jnp.log(b), found, start)
     rise = map_named(change, "lengthscale", lambda leaf: jnp.minimum(leaf, 0), lambda leaf: leaf)
     return bool(jnp.all(jnp.abs(ravel_pytree(rise)[0]) < RUNAWAY - 1e-3))
 
 
 def _averaged(fits: list[GP]) -> GP:
-    """The mean of all hyperparameters but the length scales, of which it is the harmonic mean."""
+    """Return the harmonic mean of the length scales and the arithmetic mean of all other hyperparameters."""
     invert = lambda gp: GP(map_named(gp.kernel, "lengthscale", jnp.reciprocal, lambda leaf: leaf), gp.noise, gp.mean)
     return invert(jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *map(invert, fits)))

@@ -1,4 +1,4 @@
-"""The nearest-neighbour likelihood: each row given its nearest earlier ones, a few rows at a time."""
+"""The nearest-neighbour likelihood: each row given its nearest earlier rows, in minibatches."""
 
 import dataclasses
 import logging
@@ -31,33 +31,58 @@ from pathgp.runs.checkpoint import Slot
 logger = logging.getLogger("pathgp")
 
 PREFIX_ROWS = 16_384
+"""Up to this many rows, neighbours are found exhaustively among all earlier rows."""
 POOL_ROWS = 4096
+"""Rows of a pool."""
 REFRESH = 50
+"""Steps after which a new pool is drawn."""
 LITTLE_NOISE = 1e-3
-"""The share of the kernel's variance below which float32 does not resolve the noise in a factorisation."""
+"""Noise as a share of the kernel's variance below which float32 does not resolve it in a factorisation."""
 REFINED_NOISE = 1e-5
-"""The share of the kernel's variance below which `NearestNeighbour.refinement` follows."""
+"""Noise as a share of the kernel's variance below which `NearestNeighbour.refinement` is used."""
 REFINED_ROWS = 1500
+"""Rows of a refinement."""
 JUDGE_ROWS, JUDGE_NEIGHBOURS = 128, 512
-"""Rows, and neighbours of each, by whose likelihood a refinement is accepted."""
+"""Rows whose likelihood decides whether a refinement is accepted, and the number of neighbours of each."""
 
 
 class NearestNeighbour(FittingMethod):
-    """With the rows in random order, −log p(y) ≈ Σᵢ −log p(yᵢ | its m nearest earlier rows) (Vecchia, 1988).
+    """The nearest-neighbour likelihood (Vecchia, 1988), minimised by Adam on minibatches.
 
-    A batch of rows gives an unbiased estimate of the sum and of its gradient, at a cost that does not depend on N; Adam
-    with a decaying rate descends, in float32 and, once the noise is below `LITTLE_NOISE` of the kernel's variance or a
-    step is not finite, in float64. Nearest is meant in the coordinates of the kernel, so neighbours are found anew as
-    the length scales change: for every batch up to `PREFIX_ROWS` rows; above that every `REFRESH` steps, for a pool of
-    `POOL_ROWS` rows drawn then, from which batches are taken.
+    With the rows in random order,
 
-    A nearly noiseless function is predicted from its neighbours with an error far above the noise, so that they say
-    little about it, and what far rows add decides how wide intervals should be. Where the noise falls below
-    `REFINED_NOISE` of the kernel's variance, `refinement` follows on `REFINED_ROWS` random rows. It is kept if it
-    raises the likelihood of other rows given their `JUDGE_NEIGHBOURS` nearest earlier ones.
+        −log p(y) ≈ Σᵢ −log p(yᵢ | its m nearest earlier rows).
 
-    With a `mesh` of one axis, its devices share the rows of every batch, and the gradient is reduced once. All of them
-    have all of the data, since a neighbour may be any row.
+    A batch of rows gives an unbiased estimate of the sum and of its gradient, at a cost that does not depend on N. Adam
+    with a decaying rate runs in float32. It switches to float64 once the noise is below `LITTLE_NOISE` of the kernel's
+    variance or a step is not finite.
+
+    Distances are measured in the coordinates of the kernel, so neighbours are searched again as the length scales
+    change. Up to `PREFIX_ROWS` rows, this is done for every batch. With more rows, a pool of `POOL_ROWS` rows is drawn
+    every `REFRESH` steps, neighbours are found for its rows, and batches are drawn from it.
+
+    The error of predicting a nearly noiseless function from its neighbours is far above the noise. Neighbours therefore
+    contain little information about the noise, and far rows decide how wide intervals should be. If the noise falls
+    below `REFINED_NOISE` of the kernel's variance, `refinement` follows on `REFINED_ROWS` random rows. Its result is
+    kept if it raises the likelihood of other rows given their `JUDGE_NEIGHBOURS` nearest earlier ones.
+
+    Parameters
+    ----------
+    steps
+        Maximum number of steps of Adam.
+    neighbours
+        Number m of nearest earlier rows that a row is conditioned on.
+    batch_size
+        Rows per batch.
+    learning_rate
+        Learning rate of Adam at the first step.
+    refinement
+        Method that refines the fit of a nearly noiseless function; None disables it.
+    max_seconds
+        Time limit in seconds.
+    mesh
+        Devices as a mesh of one axis. The rows of every batch are sharded over them, and the gradient is reduced once.
+        All data are replicated on every device, because any row may be a neighbour.
     """
 
     steps: int = 300
@@ -82,7 +107,10 @@ class NearestNeighbour(FittingMethod):
         prior: Prior,
         saved: Slot | None = None,
     ) -> tuple[GP, Trace]:
-        """Descends for `steps` steps, or as long as there is time. Steps that are not finite are left out."""
+        """Return the GP after `steps` steps, or fewer if the time limit is reached, and the trace.
+
+        Steps that are not finite are left out. Raises `ValueError` if no step is finite.
+        """
         order_key, key = jax.random.split(key)
         order = jax.random.permutation(order_key, X.shape[0])
         X, y = X[order], y[order]
@@ -90,7 +118,7 @@ class NearestNeighbour(FittingMethod):
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, trainable_mask(p)))
         pool, searched, dtype = None, p, X.dtype
         with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
-            # Stored in float64, for the run that is resumed may have been in either precision.
+            # Stored in float64, because the run to resume may have been in either precision.
             (p, state, searched, is_wide), first = record.resumed((*cast((p, state, searched), np.float64), False))
             dtype = np.dtype(np.float64) if is_wide else dtype
             p, state, searched = cast((p, state, searched), dtype)
@@ -117,7 +145,7 @@ class NearestNeighbour(FittingMethod):
         ended = record.interrupted or record.out_of_time
         if self.refinement is not None and _noise_share(found) < REFINED_NOISE and not ended:
             method = dataclasses.replace(self.refinement, max_seconds=record.seconds_left)
-            with record:  # Ctrl-C keeps what was found before
+            with record:  # after Ctrl-C, the GP from before the refinement is kept
                 found = broadcast_from_first(self.mesh, _refined(method, found, X, y, key, progress, prior))
         noise = found.noise if gp.noise.ndim == 0 else jnp.zeros_like(gp.noise).at[order].set(found.noise)
         record.left_out = int(state.total_notfinite)
@@ -136,7 +164,7 @@ class NearestNeighbour(FittingMethod):
 
 
 def _noise_share(gp: GP) -> float:
-    """The noise variance as a share of the kernel's."""
+    """Return the noise variance as a share of the kernel's."""
     return float(jnp.mean(gp.noise) / kernel_variance(gp.kernel))
 
 
@@ -149,7 +177,7 @@ def _refined(
     progress: bool,
     prior: Prior,
 ) -> GP:
-    """`gp`, or the better one that `method` finds from there on the first rows, which are in random order."""
+    """Return `gp`, or a better GP that `method` finds from it on the first rows, which are in random order."""
     some = slice(REFINED_ROWS)
     start = GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[some], gp.mean)
     fit_key, judge_key = jax.random.split(jax.random.fold_in(key, REFINED_ROWS))
@@ -168,7 +196,10 @@ def _refined(
 
 
 def _judged_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNGKeyArray) -> float:
-    """−log p(yᵢ | many earlier rows) in float64, averaged over a few rows: others than those fitted, if there are."""
+    """Return the mean of −log p(yᵢ | many earlier rows) over a few rows, in float64.
+
+    If there are enough rows, those of the refinement are excluded.
+    """
     first = REFINED_ROWS if X.shape[0] >= REFINED_ROWS + JUDGE_ROWS else 0
     pool = draw_pool(gp.kernel, X, min(JUDGE_NEIGHBOURS, X.shape[0]), key, JUDGE_ROWS, first)
     with working_in(np.float64):
@@ -177,7 +208,7 @@ def _judged_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], key: PRNG
 
 
 class Pool(eqx.Module):
-    """Rows, and for each its nearest earlier rows, as far as there are any; of one row alone in `row_loss`."""
+    """Rows, the nearest earlier rows of each, and which of these exist. In `row_loss` it holds a single row."""
 
     rows: Int[Array, "*b"]
     earlier: Int[Array, "*b m"]
@@ -187,7 +218,7 @@ class Pool(eqx.Module):
 def nearest_earlier(
     points: Float[Array, "P d"], rows: Int[Array, "b"], num: int
 ) -> tuple[Int[Array, "b m"], Bool[Array, "b m"]]:
-    """The nearest of the rows before each row, by looking at all of them, and which of them exist."""
+    """Return the nearest earlier rows of each row, by an exhaustive search, and which of them exist."""
     r2 = squared_distance(points[rows], points)
     nearest, found = smallest(jnp.where(jnp.arange(points.shape[0]) < rows[:, None], r2, jnp.inf), num)
     return found, jnp.isfinite(nearest)
@@ -203,7 +234,7 @@ def conditional_loss(
     noise_c: Float[Array, "m"],
     valid: Bool[Array, "m"],
 ) -> Float[Array, ""]:
-    """−log p(y | y_c) at x, given the rows c that are valid."""
+    """Return −log p(y | y_c) at x, given those of the rows c that are valid."""
     both = valid[:, None] & valid[None, :]
     H = jnp.where(both, gp.kernel(X_c, X_c), 0) + jnp.diag(jnp.where(valid, noise_c, 1))
     k = jnp.where(valid, gp.kernel(X_c, x[None])[:, 0], 0)
@@ -216,13 +247,13 @@ def conditional_loss(
 def batch_loss(
     p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"], batch: Pool, mesh: Mesh | None = None
 ) -> Float[Array, ""]:
-    """The mean of −log p(yᵢ | earlier) over the rows of a batch."""
+    """Return the mean of −log p(yᵢ | earlier rows) over a batch."""
     losses = lambda batch, gp, X, y: jax.vmap(lambda row: row_loss(gp, X, y, row))(batch)
     return jnp.mean(map_over_devices(mesh, losses, (batch,), (p.gp(), X, y)))
 
 
 def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") -> Float[Array, ""]:
-    """−log p(yᵢ | earlier) of one row of a pool."""
+    """Return −log p(yᵢ | earlier rows) for one row of a pool."""
     noise = jnp.broadcast_to(gp.noise, y.shape)
     i, c = row.rows, row.earlier
     at = lambda rows: (X[rows].astype(gp.mean.dtype), y[rows].astype(gp.mean.dtype), noise[rows])
@@ -232,7 +263,10 @@ def row_loss(gp: GP, X: Float[Array, "N d"], y: Float[Array, "N"], row: "Pool") 
 def estimate(
     gp: GP, X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], *, key: PRNGKeyArray, neighbours: int = 64
 ) -> float:
-    """−log p(y)/N of a process, from `POOL_ROWS` rows given their nearest earlier ones: to compare methods by."""
+    """Return an estimate of −log p(y)/N of a GP, from `POOL_ROWS` rows given their nearest earlier ones.
+
+    Use it to compare the results of different methods.
+    """
     X, y = check_data(X, y)
     order_key, pool_key = jax.random.split(key)
     order = jax.random.permutation(order_key, X.shape[0])
@@ -242,16 +276,17 @@ def estimate(
 
 
 def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, size: int, first: int = 0) -> Pool:
-    """`size` random rows, none of the `first` ones, and the `num` nearest earlier rows of each.
+    """Return `size` random rows, none of them among the `first` ones, and the `num` nearest earlier rows of each.
 
-    A row is looked up among the first N/2ᵏ rows, k as large as it can be: half of them, at least, come before it, so
-    that of its 3m nearest m do, all but surely. How many are looked up together is by chance: they are picked on the
-    host, for JAX would compile, and keep, a program for every number.
+    The neighbours of a row are searched among the first N/2ᵏ rows with the largest possible k. At least half of these
+    are earlier than the row, so almost surely m of its 3m nearest rows are.
     """
     rows = np.sort(np.asarray(jax.random.randint(key, (min(size, X.shape[0]),), first, X.shape[0])))
     points = kernel.coordinates(X)
     pools, end = [], X.shape[0]
     while end > PREFIX_ROWS:
+        # The number of rows per search is random. They are selected on the host, because JAX would compile, and keep, a
+        # program for every number.
         here = rows[(rows >= end // 2) & (rows < end)]
         if here.size:
             pools.append(_first(_pool(build_index(points[:end]), points, pad_indices(here), num), here.size))
@@ -264,12 +299,12 @@ def draw_pool(kernel: Any, X: Float[Array, "N d"], num: int, key: PRNGKeyArray, 
 
 
 def _first(pool: Pool, number: int) -> Pool:
-    """The first so many rows of a pool, on the host."""
+    """Return the first `number` rows of a pool, on the host."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:number], pool)
 
 
 def pad_indices(rows: Int[np.ndarray, "b"]) -> Int[Array, "p"]:
-    """Extended to a power of two, so that few sizes are compiled."""
+    """Return row indices padded to a power of two, so that few sizes are compiled."""
     return jnp.asarray(np.pad(rows, (0, (1 << (rows.size - 1).bit_length()) - rows.size), mode="edge"))
 
 
@@ -285,7 +320,7 @@ def _pool(index: Neighbours, points: Float[Array, "N d"], rows: Int[Array, "b"],
     candidates = max(3 * num, num + 64)
     near = map_rows(lambda q: index.nearest(q, candidates), points[rows], 32)
     before = near < rows[:, None]
-    first = jnp.argsort(~before, axis=1, stable=True)[:, :num]  # the earlier ones, still the nearest first
+    first = jnp.argsort(~before, axis=1, stable=True)[:, :num]  # earlier rows, nearest first
     return Pool(rows, jnp.take_along_axis(near, first, axis=1), jnp.take_along_axis(before, first, axis=1))
 
 
@@ -300,7 +335,7 @@ def _step(
     prior: Prior,
     key: PRNGKeyArray,
 ) -> tuple[Parameters, Any, Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """One step of Adam; with the loss, the norm of its gradient and the noise as a share of the kernel's variance."""
+    """Take a step of Adam; also return the loss, the norm of its gradient and the noise relative to the kernel."""
     if pool is None:
         rows = jax.random.randint(key, (min(method.batch_size, X.shape[0]),), 0, X.shape[0])
         kernel = jax.tree.map(lambda leaf: leaf.astype(X.dtype), p.gp().kernel)  # X.dtype is enough for a search

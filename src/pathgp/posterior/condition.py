@@ -1,4 +1,4 @@
-"""`condition`: from a GP and data to its posterior."""
+"""`condition`, which computes the posterior of a GP given data."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -34,30 +34,68 @@ def condition(
     progress: bool = False,
     checkpoint: Checkpoint | None = None,
 ) -> Posterior:
-    """The posterior of `gp` given observations y at the rows of X: a vector, or a column for each of several targets.
+    """Return the posterior of a GP given data, by pathwise conditioning.
 
-    All of it is one linear system with many right-hand sides, (K + Σ)W = [y − m | f₁(X) + ε₁ | … | f_s(X) + ε_s],
-    where the prior draws f are `num_features` random features with normal weights. Several targets share the kernel,
-    the noise and the samples' deviations from the mean: each is one column y − m more.
+    The mean and all samples are the solution of one linear system with many right-hand sides,
 
-    `local` finishes the solve at each point where the posterior is evaluated, so that a few passes over the data are
-    enough; and it makes variances more precise than samples alone do. If None, it is what the solver counts on.
+        (K + Σ)W = [y − m | f₁(X) + ε₁ | … | f_s(X) + ε_s],
 
-    K is computed anew, in tiles, for every product, unless it fits in `keep_bytes`: a solver of many passes is then
-    faster, and its result the same.
+    where the prior draws f are random features with normal weights. Several targets share the kernel, the noise and the
+    deviations of the samples from the mean, so each further target adds one column y − m.
 
-    Rows that repeat the inputs of others are put together with them first, which does not change the posterior:
-    `posterior.system` has each place once.
+    Duplicate rows of X are merged first, which does not change the posterior. `posterior.system` has only the distinct
+    rows.
 
-    `init` are weights to start from, the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`.
-    Those of samples belong to the draws of this key.
+    Parameters
+    ----------
+    gp
+        Kernel, noise variance and prior mean.
+    X
+        Inputs, one row per observation.
+    y
+        Observations: a vector, or a matrix with one column per target.
+    key
+        Random key of the prior draws, of the noise draws and of the solver.
+    solver
+        Solver of the linear system. The default, `Auto`, chooses one by the number of rows.
+    local
+        Local correction of the solution at each point where the posterior is evaluated. With it a few passes over the
+        data are enough, and variances are more precise than from samples only. None uses the one that the solver
+        relies on, if any.
+    num_samples
+        Number of samples; 0 computes the mean only.
+    num_features
+        Number of random features of the prior draws.
+    keep_bytes
+        Keep K in memory if it takes at most this many bytes; else compute it in tiles for every product. A solver that
+        takes many passes is faster with K in memory, and its result is the same.
+    init
+        Weights to start from, with the column of the mean first, such as `trace.weights` of `likelihood.Pathwise`. The
+        columns of samples must belong to the draws of the same key. None starts from zero.
+    mesh
+        Devices as a mesh of one axis, for instance `pathgp.parallel.jobs.mesh()`. The rows of the data and of all
+        columns are sharded over them, and each device computes the products for its rows. The result is the same except
+        for rounding. A local correction may use any row, so with it X, y, the right-hand sides of the samples and the
+        residual are also replicated on every device.
+    observe
+        `Observer` that is called with snapshots of an iterative solve.
+    progress
+        Whether to show a progress bar.
+    checkpoint
+        Directory from which the same call resumes an interrupted iterative solve, with the same result. It may resume
+        on another mesh, with the same result except for rounding.
 
-    With a `mesh` of one axis, for instance `pathgp.parallel.jobs.mesh()`, the rows of the data and of all columns are
-    split over its devices, and every product is computed where the rows are. The result is the same, but for rounding.
-    A local projection needs any row, so for it every device has X, y, the samples' targets and the residual whole.
+    Returns
+    -------
+    posterior
+        The posterior, with its estimated errors in `posterior.info`.
 
-    With a `checkpoint` the same call goes on where an iterative solver was stopped, to the same result; on another
-    mesh too, but for rounding.
+    Raises
+    ------
+    ValueError
+        If an argument is not valid, or if the checkpoint belongs to another call.
+    DivergenceError
+        If an iterative solver diverges.
 
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import Matern32
@@ -93,7 +131,7 @@ def _condition(
     progress: bool,
     checkpoint: Checkpoint | None,
 ) -> Posterior:
-    """`condition`, in the precision that JAX is set to."""
+    """Return the posterior, computed in the precision that JAX is set to."""
     checks.require_instance(solver, Solver, "solver", "a solver such as solvers.CG()")
     checks.require_instance(local, Local | None, "local", "a local projection such as Local(128), or None")
     X = checks.as_inputs(X)
@@ -119,7 +157,7 @@ def _condition(
     problem = problem.shard(mesh).with_stored_kernel(keep_bytes)
     if local is not None:
         solver = solver.with_local(local)
-        gp.kernel.coordinates(X[:1])  # raises an error for a kernel without coordinates before the long work
+        gp.kernel.coordinates(X[:1])  # raises before the solve if the kernel has no coordinates
     local = local or solver.local_correction(problem.system)
     init = problem.start(init, solver, merged)
     with slot as saved:
@@ -129,8 +167,8 @@ def _condition(
 
 
 def _required_dtype(gp: GP, X: Shaped[ArrayLike, "..."], solver: Solver) -> np.dtype:
-    """The precision that the noise and the number of rows ask for."""
+    """Return the dtype that the noise and the number of rows require."""
     points = checks.as_inputs(X)
     variance = float(jnp.max(gp.kernel.diag(points)))
-    noise = 1 / float(jnp.mean(1 / gp.noise))  # of rows with different noise, the precise ones count
+    noise = 1 / float(jnp.mean(1 / gp.noise))  # harmonic mean: the rows with the least noise decide
     return required_dtype(variance, noise, points.shape[0])

@@ -1,4 +1,4 @@
-"""The Gaussian process, its posterior, and `condition`: the paper in ten lines."""
+"""The posterior of a GP, with more samples or more data, and its estimated errors."""
 
 import dataclasses
 import warnings
@@ -28,27 +28,64 @@ from pathgp.solvers.local import Local, Projection
 from pathgp.system.system import System, Targets
 
 MORE_SAMPLES, MORE_DATA, PROBE = 1, 2, 3
-"""So that a key which was given to `condition` already draws something else."""
+"""Folded into keys, so that a key already used for `condition` gives other random numbers."""
 
 NOTHING_LEFT = 1e-6
-"""A relative residual that is rounding: nothing is left to be finished locally."""
+"""A relative residual up to this size is rounding and needs no local correction."""
 
 PROMISED_ERROR = 0.1
-"""Of the mean in posterior standard deviations, and of the variance relatively: above, there is a warning."""
+"""Limit of the estimated errors, above which there is a warning.
+
+It is in posterior standard deviations for the mean, and relative for the variance.
+"""
 
 FACTOR_ROWS = 8000
-"""Up to here a posterior keeps the factor of K + Σ, 0.5 GB; above, only where samples give no precise variances."""
+"""Up to this many rows a posterior keeps the factor of K + Σ (0.5 GB).
+
+Above, it keeps the factor only if samples do not give precise variances.
+"""
 
 ENTRIES_AT_ONCE = 100_000_000_000
-"""Kernel entries that are computed at once to know the residual at every row: two to three minutes on two cores."""
+"""Most kernel entries to compute for the residual at every row: two to three minutes on two cores."""
 
 
 class Posterior(Predictive):
-    """A Gaussian process given data: a mean function and sample functions, to be evaluated anywhere.
+    """The posterior of a GP given data: a mean function and sample functions that can be evaluated anywhere.
 
-    The samples are (f|y)(·) = f(·) + k(·, X)(v − α), where f is a prior draw, v the weights of the mean and α the
-    weights of the draw's own values at the data (pathwise conditioning; Wilson et al., 2020). Where there is a `local`
-    projection, `finish` adds to both what the solver left undone, the columns `unfinished`.
+    The samples are (f|y)(·) = f(·) + k(·, X)(v − α) (pathwise conditioning; Wilson et al., 2020). Here f is a prior
+    draw, v are the weights of the mean, and α are the weights of f(X) + ε. With a `local` correction, `finish` corrects
+    the mean and the samples for the residual that the solver left.
+
+    `condition` returns a posterior; its arguments are rarely given by hand.
+
+    Parameters
+    ----------
+    gp
+        The GP, with the noise of the distinct rows.
+    system
+        The matrix K + Σ of the distinct rows.
+    targets
+        Right-hand sides: y − m for each target, then f(X) + ε for each prior draw.
+    prior
+        The prior draws f.
+    solution
+        Weights, and the cost and residual of the solve.
+    solver
+        The solver, which also solves for further samples and data.
+    key
+        Random key of the solve.
+    local
+        The local correction, or None.
+    projection
+        Features of the local correction of this system, or None.
+    unfinished
+        Residual that the local correction is applied to; None if there is no correction or the solve is exact.
+    observations
+        The right-hand sides replicated on every device, if rows are sharded and there is a local correction; else None.
+    ratio
+        Ratio of posterior variances to those of the local correction, if there is one.
+    exact
+        Posterior variances from the factor of K + Σ, if it is kept.
     """
 
     gp: GP
@@ -62,21 +99,18 @@ class Posterior(Predictive):
     projection: Projection | None = None
     unfinished: Float[Array, "m s"] | None = None
     observations: Float[Array, "N s"] | None = None
-    """The right-hand sides, whole on every device, where rows are split and a projection looks at them."""
     ratio: VarianceRatio | None = None
-    """How posterior variances compare with those of the local projection, where there is one."""
     exact: ExactVariance | None = None
-    """Posterior variances by the factor of K + Σ, where the solver has it."""
 
     @property
     def info(self) -> Info:
-        """What the solve took and how far it came."""
+        """The cost and residual of the solve, and the estimated errors."""
         return self.solution.info
 
     @property
     @in_own_precision
     def chosen_solver(self) -> Solver:
-        """The solver, or the one that it chose for this system."""
+        """The solver, or the one that `Auto` chooses for this system."""
         return self.solver.choose(self.system).solver if isinstance(self.solver, Auto) else self.solver
 
     @property
@@ -96,7 +130,7 @@ class Posterior(Predictive):
 
     @property
     def update_at_points(self) -> Function:
-        """k(·, points) W."""
+        """The update k(·, points) W by the weights of the solver, without the local correction."""
         return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
 
     @property
@@ -106,20 +140,20 @@ class Posterior(Predictive):
 
     @property
     def _solved(self) -> tuple[Any, ...]:
-        """What was solved and how, as far as more of it depends on it."""
+        """All that further samples or data depend on, to identify a checkpoint."""
         old = self.gathered()
         return old.gp, old.system, old.targets, old.solution.weights, old.solver, old.key
 
     @property
     def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
         if self.observations is not None:
             return (self.observations,)
         return self.targets.signal, self.targets.noise
 
     @in_own_precision
     def gathered(self) -> "Posterior":
-        """The same posterior on one device, or on one of each process: it can be saved, and predicts the same."""
+        """Return the same posterior on one device of each process, so that it can be saved."""
         system, solution = self.system, self.solution
         if system.mesh is None:
             return self
@@ -144,7 +178,7 @@ class Posterior(Predictive):
 
     @in_own_precision
     def with_noise_of_rows(self) -> "Posterior":
-        """The same posterior with a variance of the noise for each row, where it had one for all."""
+        """Return the same posterior with one noise variance per row, even if all rows share one."""
         system = self.system
         noise = system.gather_rows(system.noise_diagonal)
         split = dataclasses.replace(system, noise=shard_rows(system.mesh, noise, mode="edge"))
@@ -154,7 +188,31 @@ class Posterior(Predictive):
     def with_samples(
         self, num: int, *, key: PRNGKeyArray, progress: bool = False, checkpoint: Checkpoint | None = None
     ) -> "Posterior":
-        """The same posterior with `num` samples more. Only the new columns are solved."""
+        """Return the posterior with more samples; the solver runs only for the new columns.
+
+        Parameters
+        ----------
+        num
+            Number of samples to add.
+        key
+            Random key of the new samples.
+        progress
+            Whether to show a progress bar.
+        checkpoint
+            Directory from which the same call resumes after an interruption, with the same result.
+
+        Returns
+        -------
+        posterior
+            The posterior with the new samples after the present ones, and with new estimated errors.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not valid.
+        DivergenceError
+            If an iterative solver diverges.
+        """
         checks.require_int(num, 1, "num")
         checks.require_key(key)
         slot = open_slot(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
@@ -191,12 +249,39 @@ class Posterior(Predictive):
         progress: bool = False,
         checkpoint: Checkpoint | None = None,
     ) -> "Posterior":
-        """The posterior given more data, solved again from the present weights, in tiles.
+        """Return the posterior given more data, by solving again from the present weights.
 
-        Where the present noise is one variance for each row, `noise` gives those of the new rows. A `checkpoint` is
-        like that of `condition`, beside which it may be kept.
+        K is not stored for this solve but computed in tiles.
+
+        Parameters
+        ----------
+        X_new
+            Inputs of the new rows.
+        y_new
+            Observations at the new rows, one column per target.
+        key
+            Random key of the solve and of the noise draws at the new rows.
+        noise
+            Noise variances of the new rows if the present rows have one each; else None.
+        progress
+            Whether to show a progress bar.
+        checkpoint
+            Directory from which the same call resumes, as in `condition`; it may be the directory given there.
+
+        Returns
+        -------
+        posterior
+            The posterior given all data, with as many samples as before.
+
+        Raises
+        ------
+        ValueError
+            If an argument is not valid.
+        DivergenceError
+            If an iterative solver diverges.
         """
-        dtype = np.promote_types(dtype_of(self), jnp.result_type(float))  # JAX's may have been another when it was made
+        # The precision that JAX is set to may have changed since the posterior was made.
+        dtype = np.promote_types(dtype_of(self), jnp.result_type(float))
         with working_in(dtype):
             return cast(self, dtype)._updated(X_new, y_new, key, noise, progress, checkpoint)
 
@@ -223,7 +308,7 @@ class Posterior(Predictive):
         noise = checks.noise_for_new_rows(self.gp.noise, noise, X.shape[0])
         old = self.gathered()
         larger = old.problem.with_rows(X, y, noise, noise_key)
-        init = None  # a subset of more rows has other rows, for which there are no weights
+        init = None  # a subset of more rows contains other rows, which have no weights yet
         if self.solution.rows is None:
             new_weights = 0 if self.solver.has_own_points else X.shape[0]
             init = jnp.pad(old.solution.weights, ((0, new_weights), (0, 0)))
@@ -240,7 +325,7 @@ class Posterior(Predictive):
 def posterior_of(problem: Problem, solution: Solution, solver: Solver, local: Local | None) -> Posterior:
     """Return the posterior of a solved problem, with its estimated errors and the local correction of its residual."""
     system, info = problem.system, solution.info
-    is_direct = solution.factor is not None  # its residual is rounding, however large; other solvers stop earlier
+    is_direct = solution.factor is not None  # the residual of a factorisation is rounding, however large
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & is_direct)
     is_exact = bool(jnp.all(finished)) and solution.rows is None
     is_sharded = local is not None and system.mesh is not None
@@ -262,7 +347,7 @@ def posterior_of(problem: Problem, solution: Solution, solver: Solver, local: Lo
 
 
 def _exact_variance(system: System, solution: Solution) -> ExactVariance | None:
-    """Posterior variances by the factor that the solver has computed, if it has."""
+    """Return posterior variances from the factor of the solver, or None if it has none."""
     if solution.factor is None:
         return None
     whole = system.gathered()
@@ -270,19 +355,19 @@ def _exact_variance(system: System, solution: Solution) -> ExactVariance | None:
 
 
 def _with_errors(posterior: Posterior) -> Posterior:
-    """With its estimated errors in `info`, and a warning where they are above what is promised."""
+    """Return the posterior with its estimated errors in `info`; warn if they exceed `PROMISED_ERROR`."""
     info = dataclasses.replace(posterior.info, precision=str(posterior.solution.weights.dtype))
     if not isinstance(posterior.solver, Inducing):
         posterior, found = _compare_at_probes(posterior)
         info = dataclasses.replace(info, mean_error=found.mean, variance_error=found.variance)
         _warn_of_errors(found, info)
-    # As float32 whatever the precision of the weights, for it is read outside.
+    # Always float32, because users read it outside the precision context of the weights.
     info = dataclasses.replace(info, relative_residual=info.relative_residual.astype(np.float32))
     return dataclasses.replace(posterior, solution=dataclasses.replace(posterior.solution, info=info))
 
 
 def _compare_at_probes(posterior: Posterior) -> tuple[Posterior, Errors]:
-    """The posterior with the ratio of its variances to local ones, and its errors, both estimated at a few points."""
+    """Return the posterior with the ratio of its variances to local ones, and its errors, estimated at a few points."""
     system, solution = posterior.system, posterior.solution
     host = lambda columns: np.asarray(system.gather_rows(columns))
     at_rows = solution.rows is None
@@ -310,7 +395,7 @@ def _compare_at_probes(posterior: Posterior) -> tuple[Posterior, Errors]:
 
 
 def _estimate_at_probes(posterior: Posterior, probes: Probes, draws: Float64[np.ndarray, "p s"]) -> Errors:
-    """The errors of what a posterior predicts at the probes."""
+    """Return the estimated errors of the predictions at the probes."""
     if posterior.num_samples or posterior.exact is not None:
         mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
     else:
@@ -336,10 +421,11 @@ def _warn_of_errors(found: Errors, info: Info) -> None:
 
 
 def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[Array, "m s"]:
-    """The residual b − (K + Σ)w: the solver's own, or one pass over the data.
+    """Return the residual b − (K + Σ)w: that of the solver, or a new one, which takes one pass over the data.
 
-    Where the weights belong to so many other points that a pass is long, it is left to be computed at the rows that
-    are asked for: the weights of `Projection.rows` follow after the part of the residual that does not need them.
+    With weights of a subset of rows, a pass of more than `ENTRIES_AT_ONCE` kernel entries would take too long. The
+    product with K is then computed later, at the rows that a prediction needs. The result is the part of the residual
+    without this product, followed by the negative weights, which `Projection.rows` multiplies.
     """
     if solution.residual is not None:
         return system.replicate(solution.residual)
@@ -353,5 +439,5 @@ def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[A
 
 
 def _append_columns(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:
-    """The columns of the right after those of the left."""
+    """Return the columns of `left`, followed by those of `right`."""
     return jnp.concatenate([left, right], axis=1)

@@ -1,4 +1,4 @@
-"""The interface of a solver, what it returns, and the warnings it gives."""
+"""The interface of solvers, their result, and their warnings and errors."""
 
 import dataclasses
 import warnings
@@ -17,52 +17,85 @@ from pathgp.system.system import System, Targets
 
 
 class ConvergenceWarning(UserWarning):
-    """A solve ended before its residual reached the tolerance."""
+    """Warning that a solve ended before its residual reached the tolerance."""
 
 
 class AccuracyWarning(UserWarning):
-    """A posterior is estimated to be further from the exact one than is promised."""
+    """Warning that the estimated error of a posterior exceeds the limit."""
 
 
 class HandOverWarning(UserWarning):
-    """The solver that was chosen did not converge, and another one took over."""
+    """Warning that the chosen solver did not converge and another one took over."""
 
 
 class DivergenceError(FloatingPointError):
-    """A solve ran away to numbers that are not finite."""
+    """Error raised if a solve diverges: its weights are worse than zero weights, or not finite."""
 
 
 class Info(eqx.Module):
-    """What a solve took and how far it came."""
+    """The cost of a solve, its residual, and the estimated errors of the posterior.
+
+    Parameters
+    ----------
+    solver
+        Name of the solver.
+    steps
+        Number of steps.
+    passes
+        Number of passes over the data.
+    seconds
+        Duration of the solve in seconds, including that of interrupted runs it resumed.
+    tolerance
+        Relative residual that the solver had to reach; 0 for a direct solver, whose residual is rounding.
+    relative_residual
+        ‖b − (K+Σ)w‖ / ‖b‖ of each column. With inducing points or a subset, it is that of the system they solve, which
+        `InducingCG` measures in the norm of predictions.
+    converged
+        Whether each column met the convergence criterion of the solver.
+    reason
+        Why this solver was chosen, if the user did not choose it, and the jitter that a solver had to add.
+    precision
+        The dtype of the weights, and of everything that is computed with them.
+    mean_error
+        Estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.posterior.accuracy`). None
+        with inducing points, which approximate another posterior.
+    variance_error
+        Estimated relative error of `posterior.variance`. Without a local correction to compare with, √(2/num_samples)
+        of it is due to the number of samples.
+    """
 
     solver: str = eqx.field(static=True)
     steps: int
     passes: float
     seconds: float
     tolerance: float
-    """What the residual was to come to; zero for a direct solver, which leaves what rounding leaves."""
     relative_residual: Float[Array, "s"]
-    """‖b − (K+Σ)w‖ / ‖b‖ of each column; on inducing points or a subset, that of the system they solve, which
-    `InducingCG` measures in the norm of predictions."""
     converged: Bool[Array, "s"]
-    """Whether each column met what its solver was asked for."""
     reason: str = eqx.field(static=True, default="")
-    """Why this solver was chosen, where it was not chosen by the user; and what a solver had to add to go on."""
     precision: str = eqx.field(static=True, default="float32")
-    """The dtype of the weights, and of everything that is computed with them."""
     mean_error: float | None = None
-    """The estimated error of the posterior mean, rms in posterior standard deviations (`pathgp.posterior.accuracy`);
-    None with inducing points, which approximate another posterior."""
     variance_error: float | None = None
-    """The estimated relative error of `posterior.variance`, of which √(2/num_samples) is from the number of samples
-    where there is no local projection to compare with."""
 
 
 class Solution(eqx.Module):
-    """The weights W of the functions k(·, points) @ W, and the residual columns b − (K+Σ)W if they came for free.
+    """The weights W of the functions k(·, points) W, one column per right-hand side.
 
-    `rows` says which rows of the data the points are, where they are some of them. `q` is the distribution of the
-    function's values at the points, where the solver found one.
+    Parameters
+    ----------
+    points
+        Points that the weights belong to.
+    weights
+        The weights W.
+    residual
+        The residual b − (K+Σ)W, if the solver has it without further work.
+    info
+        Cost and residual of the solve.
+    rows
+        Indices of the points among the rows of the data, if they are a subset of these.
+    q
+        Distribution of the function's values at the points, if the solver computes one.
+    factor
+        Cholesky factor of K + Σ in the lower triangle, if the solver has it.
     """
 
     points: Float[Array, "M d"]
@@ -72,10 +105,9 @@ class Solution(eqx.Module):
     rows: Int[Array, "M"] | None = None
     q: Variational | None = None
     factor: Float64[np.ndarray, "N N"] | None = None
-    """The Cholesky factor of K + Σ in its lower triangle, where the solver has it."""
 
     def beside(self, right: "Solution") -> "Solution":
-        """The columns of `right`, a solve of the same system on the same points, after these."""
+        """Return a solution with the columns of `right` appended; it has the same system and the same points."""
         a, b = self.info, right.info
         info = dataclasses.replace(
             a,
@@ -93,10 +125,10 @@ class Solution(eqx.Module):
 
 
 class Solver(eqx.Module):
-    """Solves (K + Σ) W = B, all columns together."""
+    """Abstract base class of solvers of (K + Σ) W = B, all columns together."""
 
     has_own_points: ClassVar[bool] = False
-    """Whether the weights belong to points of the solver, and not to rows of the data."""
+    """Whether the weights belong to points of the solver instead of rows of the data."""
 
     @abstractmethod
     def solve(
@@ -112,10 +144,16 @@ class Solver(eqx.Module):
 
         Parameters
         ----------
-        system, targets : K + Σ, and the right-hand sides
-        key : for the random choices of the solver
-        init : weights to start from; zero if None
-        run : observer, progress bar and checkpoint; none of them if None
+        system
+            The matrix K + Σ.
+        targets
+            The right-hand sides B.
+        key
+            Random key of the solver.
+        init
+            Weights to start from; None starts from zero.
+        run
+            Observer, progress bar and checkpoint; None has none of them.
         """
 
     def extend(
@@ -128,35 +166,50 @@ class Solver(eqx.Module):
         solve_key: PRNGKeyArray,
         run: Run | None = None,
     ) -> Solution:
-        """Return the columns of further samples, which are to follow those of `solution`: here by solving for them.
+        """Return the solution for the columns of further samples, which are appended to `solution` later.
 
-        `solve_key` is the key of the first solve, so that a solver on a random subset takes the same one. `key` is for
-        a solver whose samples are random themselves.
+        The default solves for these columns.
+
+        Parameters
+        ----------
+        solution
+            The solution so far.
+        system
+            The matrix K + Σ.
+        targets
+            The right-hand sides of the further samples.
+        key
+            Random key for a solver whose samples are themselves random.
+        solve_key
+            Key of the first solve, so that a solver on a random subset uses the same subset.
+        run
+            Observer, progress bar and checkpoint; None has none of them.
         """
         return self.solve(system, targets, key=solve_key, run=run)
 
     def local_correction(self, system: System) -> Local | None:
-        """The local projection that finishes what this solver leaves on purpose, if it counts on one."""
+        """Return the local correction that this solver relies on, or None."""
         return None
 
     def with_local(self, local: Local) -> "Solver":
-        """The solver that it is when `local` will finish its work: itself, unless it then stops earlier.
+        """Return the solver to use if its solution will get the local correction `local`.
 
-        A local projection finishes the weights of rows of the data; a solver whose weights belong to other points
-        refuses it here.
+        The default is the solver itself; a subclass may return one that stops earlier. A local correction needs weights
+        of rows of the data, so a solver whose weights belong to other points raises `ValueError`.
         """
         return self
 
     def support(self, system: System) -> Float[Array, "M d"]:
-        """The points that the weights belong to: the rows of the data."""
+        """Return the points that the weights belong to; the default is the rows of the data."""
         return system.X
 
 
 MORE = "allow more steps or take another solver"
+"""Default advice of `ConvergenceWarning`."""
 
 
 def warn_unless_converged(info: Info, advice: str = MORE) -> None:
-    """Says once how far a solve came that did not reach its tolerance."""
+    """Warn with the largest relative residual if a column has not converged."""
     missed = np.flatnonzero(~np.asarray(info.converged))
     if missed.size:
         worst = float(np.max(np.asarray(info.relative_residual)[missed]))

@@ -1,4 +1,4 @@
-"""The loop of all iterative solvers: steps, looks at the residual, restarts, and the best iterate of each column."""
+"""The loop of all iterative solvers: steps, checks of the residual, restarts, and the best iterate of each column."""
 
 import logging
 from abc import abstractmethod
@@ -17,69 +17,83 @@ from pathgp.system.system import System, Targets
 logger = logging.getLogger("pathgp")
 
 GROWN = 2.0
-"""A column whose residual is this many times its smallest so far is restarted from there."""
+"""A column whose residual exceeds that of its best iterate by this factor is restarted at that iterate."""
 MOST_RESTARTS = 3
+"""Restarts after which a solve whose residual grows again gives up."""
 ROUNDED = 1e-5
-"""Differences of the merit of two iterates below this share of its scale may be rounding."""
+"""Differences in merit up to this share of the scale of the merit may be rounding."""
 
 
 class Iterative(Solver):
-    """A solver that repeats one step until the residual of every column is within `tolerance`.
+    """Abstract base class of solvers that repeat one step until the residual of every column is within `tolerance`.
 
-    A subclass gives the pieces; `solve` is the loop. `plan` holds what stays the same, `state` what changes. Every
-    floating-point array of the state has the columns as its last axis. A column that has converged is frozen, so that
-    its solution does not depend on which other columns are solved together with it.
+    `solve` is the loop. A subclass implements:
+
+    - `prepare`: compute the plan, a pytree that stays constant during the solve;
+    - `start` and `step`: compute the first state, and the next state from the present one;
+    - `weights` and `residual`: compute the weights of a state, and their relative residual;
+    - `schedule`: return the number of steps, the steps between two checks, and the cost of a step.
+
+    The other methods have defaults. Every floating-point array of the state must have the columns as its last axis. A
+    column that has converged is frozen, so that its solution does not depend on the other columns of the solve.
+
+    Parameters
+    ----------
+    tolerance
+        Relative residual at which a column has converged.
+    max_seconds
+        Time limit in seconds.
     """
 
     tolerance: eqx.AbstractVar[float]
     max_seconds: eqx.AbstractVar[float]
     limits: ClassVar[tuple[str, ...]] = ("tolerance", "max_seconds")
-    """Settings that only the loop looks at: what is compiled does not depend on them."""
+    """Settings that only the loop on the host reads, so changing them does not recompile."""
 
     @abstractmethod
     def prepare(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-        """The plan: what is computed once."""
+        """Return the plan, which is computed once per solve."""
 
     def make_plan(self, system: System, targets: Targets, key: PRNGKeyArray) -> Any:
-        """The plan from `prepare`, compiled; a solver that prepares itself on the host calls it as it is."""
+        """Return the plan from `prepare`, compiled; a solver that prepares on the host overrides this."""
         return _prepare(self, system, targets, key)
 
     def note(self, plan: Any) -> str:
-        """What the plan had to add to go on, for `Info.reason`."""
+        """Return a remark for `Info.reason`, for instance on the jitter that the plan needed."""
         return ""
 
     @abstractmethod
     def start(
         self, plan: Any, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
     ) -> Any:
-        """The first state."""
+        """Return the first state, at the weights `init`, or at zero weights if it is None."""
 
     @abstractmethod
     def step(self, plan: Any, system: System, targets: Targets, state: Any) -> Any:
-        """The next state."""
+        """Return the state after one step."""
 
     @abstractmethod
     def weights(self, plan: Any, state: Any) -> Float[Array, "N s"]:
-        """The weights that the state stands for."""
+        """Return the weights of a state."""
 
     @abstractmethod
     def residual(
         self, plan: Any, system: System, targets: Targets, state: Any
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
-        """The relative residual of each column, and the residual columns if they are at hand."""
+        """Return the relative residual of each column, and the residual itself, or None if it needs further work."""
 
     is_bounded: ClassVar[bool] = True
-    """Whether an iterate that is worse than zero weights means that the solve has diverged."""
+    """Whether a solve has diverged if its weights are worse than zero weights."""
 
     def confirm(self, solve: "Solve", at: "Position") -> "Position":
-        """The position when the solve seems to have converged, and where it ends.
+        """Return the position, confirmed; called when all columns seem to have converged, and at the end.
 
-        A method whose residual is that of a recursion recomputes it here, and may turn out not to have converged.
+        A solver whose residual comes from a recursion recomputes it here, and may find that it has not converged.
         """
         return at
 
     def is_exhausted(self, at: "Position") -> bool:
-        """Whether working precision allows no smaller residual."""
+        """Return whether working precision is exhausted, so that the residual cannot decrease further."""
         return False
 
     def restart(
@@ -92,27 +106,36 @@ class Iterative(Solver):
         residual: Float[Array, "N s"] | None,
         grown: Bool[Array, "s"],
     ) -> Any:
-        """The state in which columns that have grown begin again at these weights, without momentum."""
+        """Return the state with the columns `grown` restarted at `weights`, without momentum."""
         return state
 
     def estimated_error(self, plan: Any, system: System, targets: Targets, state: Any) -> Float[Array, "s"]:
-        """The estimated error of each column; zero for a method that has no estimate."""
+        """Return the estimated error of each column; zero for a solver without an estimate."""
         return jnp.zeros_like(targets.signal[0])
 
     def has_converged(self, look: "Look", targets: Targets) -> Bool[Array, "s"]:
-        """Whether each column has converged: its relative residual is within the tolerance."""
+        """Return whether each column has converged; by default, if its relative residual is within `tolerance`."""
         return look.relative <= self.tolerance
 
     def should_stop(self, look: "Look", targets: Targets, history: list[float], looks: int) -> bool:
-        """Whether the solve will not converge within `looks` looks. Called at each look.
+        """Return whether to stop because the solve will not converge; called at each check.
 
-        `history` is a list that the method may append to, and finds again at the next look.
+        Parameters
+        ----------
+        look
+            Measurements at this check.
+        targets
+            The right-hand sides.
+        history
+            Numbers that this method may append to and that it gets again at the next check.
+        looks
+            Number of checks in the whole solve.
         """
         return False
 
     @abstractmethod
     def schedule(self, system: System) -> tuple[int, int, float]:
-        """The most steps, the steps between two looks at the residual, and the passes over the data in a step."""
+        """Return the maximum number of steps, the steps between two checks of the residual, and the passes per step."""
 
     def solve(
         self,
@@ -123,7 +146,10 @@ class Iterative(Solver):
         init: Float[Array, "N s"] | None = None,
         run: Run | None = None,
     ) -> Solution:
-        """Step until every column has converged, or the steps or the seconds are used up."""
+        """Step until every column has converged, or the limit of steps or seconds is reached.
+
+        Raises `DivergenceError` if the solve has diverged, and warns if a column has not converged.
+        """
         self.support(system)  # raises an error about unsuitable points before any work
         run = Run() if run is None else run
         last, check, _ = self.schedule(system)
@@ -143,7 +169,7 @@ class Iterative(Solver):
         self, system: System, targets: Targets, key: PRNGKeyArray, init: Float[Array, "N s"] | None
     ) -> tuple["Solve", "Position"]:
         plan_key, start_key = jax.random.split(key)
-        # The limits do not change what is compiled.
+        # Constants instead of the limits, so that other limits do not recompile.
         method = eqx.tree_at(lambda s: [getattr(s, name) for name in self.limits], self, [1] * len(self.limits))
         plan = method.make_plan(system, targets, plan_key)
         state = _start(method, plan, system, targets, start_key, init)
@@ -156,7 +182,7 @@ class Iterative(Solver):
 
 
 class Position(NamedTuple):
-    """Where a solve stands."""
+    """The progress of a solve: its state, best iterates and counters."""
 
     state: Any
     converged: Bool[Array, "s"]
@@ -166,16 +192,16 @@ class Position(NamedTuple):
     seconds: float = 0.0
     restarts: int = 0
     renewals: int = 0
-    """How often a recursive residual was recomputed from the weights, each a pass over the data."""
+    """Number of times the residual of a recursion was recomputed from the weights; each takes a pass over the data."""
     left: tuple[float, float] = (float("inf"), float("inf"))
     """The largest relative residual at the last two renewals."""
     history: tuple[float, ...] = ()
-    """Values that the method remembers from earlier looks."""
+    """Values that `should_stop` has kept from earlier checks."""
     has_given_up: bool = False
 
 
 class Solve(NamedTuple):
-    """One solve: a solver, the same without its limits for compiled code, its plan, and the problem."""
+    """One solve: the solver, the solver with constant limits for compiled code, its plan, and the problem."""
 
     solver: Iterative
     method: Iterative
@@ -184,29 +210,29 @@ class Solve(NamedTuple):
     targets: Targets
 
     def look(self, state: Any) -> "Look":
-        """Measure the residual and the error of a state."""
+        """Return the residual and the estimated error of a state."""
         return _look(self.method, self.plan, self.system, self.targets, state)
 
     def weights(self, state: Any) -> Float[Array, "N s"]:
-        """The weights of a state."""
+        """Return the weights of a state."""
         return _weights(self.method, self.plan, state)
 
     def iterate(self, state: Any, look: "Look") -> "Iterate":
-        """The weights of a state, and how good they are."""
+        """Return the weights of a state with their merit."""
         return _iterate(look, self.weights(state), self.targets)
 
     def is_done(self, at: Position) -> bool:
-        """Whether no further step would help."""
+        """Return whether the solve has converged, exhausted working precision or given up."""
         return bool(jnp.all(at.converged)) or self.solver.is_exhausted(at) or at.has_given_up
 
     def advance(self, at: Position, stop: int) -> Position:
-        """Step as far as `stop`; columns that have converged stay as they are."""
+        """Return the position after the steps up to `stop`; columns that have converged are frozen."""
         steps = jnp.asarray(stop - at.steps)
         state = _advance(self.method, self.plan, self.system, self.targets, at.state, at.converged, steps)
         return at._replace(state=state, steps=stop)
 
     def check(self, at: Position) -> Position:
-        """Look at the residual: keep the best iterates, restart columns that have grown, and see what has converged."""
+        """Check the residual: update the best iterates, restart columns that have grown, and test for convergence."""
         solver, targets = self.solver, self.targets
         look = self.look(at.state)
         at, grown = self._with_best(at._replace(look=look))
@@ -224,7 +250,7 @@ class Solve(NamedTuple):
         return at._replace(history=tuple(history), has_given_up=has_given_up)
 
     def _with_best(self, at: Position) -> tuple[Position, Bool[Array, "s"]]:
-        """The better iterate of each column, and the columns that are far from their best."""
+        """Return the position with the best iterate of each column updated, and the columns that have grown."""
         now = self.iterate(at.state, at.look)
         best, grown = _better(at.best, now, at.converged | ~jnp.asarray(self.solver.is_bounded))
         return at._replace(best=best), grown
@@ -234,7 +260,7 @@ class Solve(NamedTuple):
         return at._replace(state=state, look=self.look(state))
 
     def resume(self, run: Run, at: Position) -> Position:
-        """The position of the checkpoint, if there is one."""
+        """Return the position stored in the checkpoint, or `at` if there is none."""
         before = run.restore((at.state, at.converged, at.best))
         if before is None:
             return at
@@ -250,7 +276,7 @@ class Solve(NamedTuple):
         )
 
     def report(self, run: Run, advanced: int, at: Position) -> None:
-        """Show the position to the observer, on the bar and in the checkpoint."""
+        """Pass the position to the observer, the progress bar and the checkpoint."""
         _, _, passes = self.solver.schedule(self.system)
         remark = f"residual {float(jnp.max(at.look.relative)):.1e}"
         run.report(advanced, at.steps, at.steps * passes, lambda: self.weights(at.state), remark)
@@ -259,15 +285,17 @@ class Solve(NamedTuple):
         run.save(arrays, steps=at.steps, seconds=at.seconds, given_up=at.has_given_up, **counts)
 
     def finish(self, run: Run, at: Position) -> Solution:
-        """The best weights found, with a warning for columns that have not converged.
+        """Return the solution, with columns that have grown at their best iterates.
 
-        Raises `DivergenceError` if weights are worse than zero, or were never better before they grew.
+        Warns if a column has not converged. Raises `DivergenceError` if the weights of a column are worse than zero
+        weights, or if a column has grown and was never better than zero weights. If `is_bounded` is False, it is raised
+        only if a residual is not finite.
         """
         solver, targets = self.solver, self.targets
         last, check, passes = solver.schedule(self.system)
         if not (bool(jnp.all(at.converged)) or solver.is_exhausted(at)):
             at = solver.confirm(self, at)._replace(best=at.best, left=at.left)
-        if at.steps % check and at.steps < last:  # out of time between two looks
+        if at.steps % check and at.steps < last:  # the time limit was reached between two checks
             look = self.look(at.state)
             at = at._replace(look=look, converged=solver.has_converged(look, targets))
         at, grown = self._with_best(at)
@@ -297,7 +325,7 @@ class Solve(NamedTuple):
 
 
 class Look(eqx.Module):
-    """What is measured between steps, when frozen columns are where they stopped."""
+    """Measurements of a state between steps; those of frozen columns belong to the state they stopped in."""
 
     relative: Float[Array, "s"]
     residual: Float[Array, "N s"] | None
@@ -305,17 +333,17 @@ class Look(eqx.Module):
 
 
 class Iterate(eqx.Module):
-    """What a solve has come to.
+    """The weights of a state and their merit, by which iterates are compared.
 
-    `merit` tells iterates apart, and is 0 for zero weights: where the residual is known, the objective
-    ½wᵀHw − bᵀw = −½wᵀ(b + r), which falls from step to step even where the residual does not; else the relative
-    residual less one.
+    The smaller the merit the better; it is 0 for zero weights. If the residual is known, the merit is the objective
+    ½wᵀHw − bᵀw = −½wᵀ(b + r), which decreases at every step even if the residual does not. Otherwise it is the relative
+    residual minus one.
     """
 
     relative: Float[Array, "s"]
     merit: Float[Array, "s"]
     scale: Float[Array, "s"]
-    """Of a part of which the merit is rounded."""
+    """Size of the terms that the merit is a sum of, to which its rounding is relative."""
     weights: Float[Array, "N s"]
     residual: Float[Array, "N s"] | None
 
@@ -332,7 +360,7 @@ def _iterate(look: Look, weights: Array, targets: Targets) -> Iterate:
 
 @eqx.filter_jit
 def _better(best: Iterate, now: Iterate, frozen: Array) -> tuple[Iterate, Bool[Array, "s"]]:
-    """The better iterate of each column, and the columns that are far from their best now, or not finite."""
+    """Return the better iterate of each column, and which columns have grown or are not finite."""
     is_better = (now.merit < best.merit) & jnp.isfinite(now.relative)
     take = lambda new, old: jnp.where(is_better, new, old)
     grown = ~(now.relative <= GROWN * best.relative) & ~(now.merit <= best.merit + ROUNDED * best.scale)
@@ -369,7 +397,7 @@ def _look(solver: Iterative, plan: Any, system: System, targets: Targets, state:
     return Look(*solver.residual(plan, system, targets, state), solver.estimated_error(plan, system, targets, state))
 
 
-# Wide vectors: the tiled product took a fifth less time with them on a CPU with AVX-512. Elsewhere it is untried.
+# With wide vectors, the tiled product took a fifth less time on a CPU with AVX-512; other CPUs were not measured.
 @eqx.filter_jit(compiler_options={"xla_cpu_prefer_vector_width": "512"})  # pyright: ignore[reportCallIssue]
 def _advance(
     solver: Iterative,
@@ -380,7 +408,7 @@ def _advance(
     frozen: Bool[Array, "s"],
     steps: Array,
 ) -> Any:
-    """`steps` steps in one compiled loop; columns that are frozen keep their state."""
+    """Return the state after `steps` steps in one compiled loop; frozen columns keep their state."""
     new = jax.lax.fori_loop(0, steps, lambda _, s: solver.step(plan, system, targets, s), state)
 
     def keep(old_leaf: Array, new_leaf: Array) -> Array:
