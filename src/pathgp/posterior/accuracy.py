@@ -241,7 +241,7 @@ def estimate_errors(
     Parameters
     ----------
     probes
-        The points, with the results of `compare`.
+        The points, with the results of `evaluate_probes`.
     draws
         The prior draws at the probes.
     mean

@@ -42,7 +42,7 @@ class ExactVariance(eqx.Module):
         return jnp.maximum(kernel.diag(x) - jnp.sum(half**2, axis=0), 0)
 
     def on_host(self, x: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
-        """Return the variances, computed by LAPACK in tiles of `POINTS` rows.
+        """Return the variances, computed by LAPACK in tiles of `TILE_POINTS` rows.
 
         The variance of a row does not depend on the number of other rows.
         """

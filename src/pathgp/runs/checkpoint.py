@@ -49,8 +49,8 @@ class Checkpoint(eqx.Module):
     bit-identical on the same machine and number of devices. After the end it returns at once. A call with other data,
     another GP, other settings or another version raises `ValueError`; other devices are allowed.
 
-    The files stay until `clear()`. Only one run at a time may use the directory, which `held()` ensures. The processes
-    of a job share one directory, in which only the first process writes.
+    The files stay until `clear()`. Only one run at a time may use the directory, which `reserve()` ensures. The
+    processes of a job share one directory, in which only the first process writes.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class Checkpoint(eqx.Module):
             return
         for path in (*self.files, *self.directory.glob(f".*{SUFFIX}.*")):
             path.unlink()
-        with suppress(BlockingIOError), locked(self._lock):  # if another holds it, `held` does this at its end
+        with suppress(BlockingIOError), locked(self._lock):  # if another holds it, `reserve` does this at its end
             self._release()
 
     def _make_directory(self) -> None:
