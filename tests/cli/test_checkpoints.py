@@ -39,7 +39,7 @@ def stop_at(monkeypatch, kind, count, stop):
         if len(calls) == count:
             stop()
 
-    monkeypatch.setattr(Slot, "keep", kept)
+    monkeypatch.setattr(Slot, "save", kept)
 
 
 def ctrl_c():

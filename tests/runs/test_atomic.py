@@ -51,8 +51,8 @@ def test_a_folder_that_is_missing_is_named(tmp_path):
 
 WRITER = """
 import pathlib, sys
-from pathgp.runs.atomic import replacing
-with replacing(pathlib.Path(sys.argv[1])) as beside:
+from pathgp.runs.atomic import atomic_path
+with atomic_path(pathlib.Path(sys.argv[1])) as beside:
     beside.write_text("half")
     print(beside.name, flush=True)
     sys.stdin.readline()

@@ -366,7 +366,7 @@ def test_more_samples_and_more_data_go_on_from_a_checkpoint(kind, kept, monkeypa
         if len(times) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint.Slot, "keep", keep_then_stop)
+    monkeypatch.setattr(checkpoint.Slot, "save", keep_then_stop)
     with pytest.raises(KeyboardInterrupt):
         given(checkpoint=kept)
     assert files(kept.directory) == [f"{kind}.checkpoint"]
@@ -380,7 +380,7 @@ def test_more_samples_and_more_data_go_on_from_a_checkpoint(kind, kept, monkeypa
 def test_rows_of_padding_come_and_go_with_the_number_of_devices_and_no_others_do(kept):
     state = np.array([[1.0, 2.0], [3.0, 0.0], [0.0, 0.0]], np.float32)
     with kept.slot("solve", {}) as slot:
-        slot.keep(state)
+        slot.save(state)
     for rows in (2, 3, 5):
         found, _ = slot.restore(np.zeros((rows, 2), np.float32))
         np.testing.assert_array_equal(found, [[1, 2], [3, 0], *[[0, 0]] * (rows - 2)])

@@ -235,7 +235,7 @@ def test_jitter_grows_until_the_factor_is_finite(key):
         (lambda: SVGP(np.zeros((3, 3)), learning_rate=0.0), r"SVGP\.learning_rate must be positive"),
         (lambda: run(SVGP(np.zeros((3, 2)))), "inducing points have 2 inputs, but the data have 3"),
         (lambda: run(SGPR(np.zeros((3, 2)))), "inducing points have 2 inputs, but the data have 3"),
-        (lambda: run(SGPR(np.zeros((3, 3))), 2), "samples whose prior functions are not known"),
+        (lambda: run(SGPR(np.zeros((3, 3))), 2), r"Targets\.draws is None"),
         (lambda: run(SVGP(np.zeros((3, 3))), 2), "2 columns of the targets ask for a mean"),
         (lambda: collapsed_bound(GAUSSIAN, np.zeros((N, 2)), np.zeros(N), np.zeros((3, 1))), "have 1 inputs"),
         (lambda: collapsed_bound(GAUSSIAN, np.zeros((9, 2)), np.zeros(9), np.zeros((3, 2))), "noise must be one"),

@@ -131,8 +131,8 @@ WAYS = {
     "random_subset, 20,000": lambda X, key: random_subset(X, 20_000, key=key),
     "k_means, 1000": lambda X, key: k_means(KERNEL, X, 1000, key=key),
     "greedy, 1000": lambda X, key: greedy(KERNEL, X, 1000, key=key),
-    "eliminated, ratio .5": lambda X, key: eliminate(KERNEL, X, ratio=0.5, key=key),
-    "eliminated, 20,000": lambda X, key: eliminate(KERNEL, X, num=20_000, key=key),
+    "eliminate, ratio .5": lambda X, key: eliminate(KERNEL, X, ratio=0.5, key=key),
+    "eliminate, 20,000": lambda X, key: eliminate(KERNEL, X, num=20_000, key=key),
 }
 
 
