@@ -37,12 +37,8 @@ class Iterative(Solver):
     The other methods have defaults. Every floating-point array of the state must have the columns as its last axis. A
     column that has converged is frozen, so that its solution does not depend on the other columns of the solve.
 
-    Parameters
-    ----------
-    tolerance
-        Relative residual at which a column has converged.
-    max_seconds
-        Time limit in seconds.
+    A subclass has the fields `tolerance`, the relative residual at which a column has converged, and `max_seconds`, the
+    time limit.
     """
 
     tolerance: eqx.AbstractVar[float]
