@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pathgp import condition
-from pathgp.kernels import Matern52
+from pathgp.kernels import RBF, Matern52
 from pathgp.linalg.factor import factorise, substitute
 from pathgp.posterior.gp import GP
 from pathgp.posterior.problem import Problem
@@ -258,6 +258,17 @@ def test_the_warning_tells_of_the_columns_that_are_above_the_tolerance():
     with pytest.warns(ConvergenceWarning, match="2 of 4 columns are above the tolerance, and the largest of") as caught:
         warn_unless_converged(Info("SAP", 7, 3.5, 1.0, 0.01, residual, converged))
     assert "residuals is 2.5e-01." in str(caught[0].message)
+
+
+def test_first_steps_whose_residual_rises_are_no_divergence():
+    """SGD minimises another objective than the residual, which rises to 1.09 and 1.2 within two steps here."""
+    for N, seed in ((600, 1), (2000, 0)):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(N, 1))
+        y = np.sin(2 * X[:, 0]) + np.cos(5 * X[:, 0]) + 0.7 * rng.normal(size=N)
+        key, solver = jax.random.key(seed), SGD(steps=2, batch_size=64)
+        posterior = condition(GP(RBF(0.5), 0.5), X, y, solver=solver, num_samples=16, key=key)
+        assert 1 < float(posterior.info.relative_residual.max()) < 2
 
 
 def test_divergence_is_an_error_and_not_a_result(key):

@@ -22,6 +22,9 @@ MOST_RESTARTS = 3
 """Restarts after which a solve whose residual grows again gives up."""
 ROUNDED = 1e-5
 """Differences in merit up to this share of the scale of the merit may be rounding."""
+PROBED = 1.0
+"""A residual that is only estimated on some rows may exceed that of zero weights by this share: SGD minimises another
+objective, and its residual may rise in the first steps."""
 
 
 class Iterative(Solver):
@@ -309,7 +312,8 @@ class Solve(NamedTuple):
 
     def _check_divergence(self, now: "Iterate", grown: Bool[Array, "s"], step: int) -> None:
         if self.solver.is_bounded:
-            is_good = now.merit <= jnp.where(grown, -ROUNDED, ROUNDED) * now.scale
+            margin = PROBED if now.residual is None else ROUNDED
+            is_good = now.merit <= jnp.where(grown, -ROUNDED, margin) * now.scale
         else:
             is_good = jnp.isfinite(now.relative)
         if not bool(jnp.all(is_good)):
