@@ -173,8 +173,8 @@ def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:
     if not all(name.isdecimal() for name in fitted.encoding.inputs):  # columns of a matrix have no names in Python
         model.feature_names_in_ = np.array(fitted.encoding.inputs, dtype=object)
     writes = jax.process_index() == 0  # all processes of a job take part in gathering; the first one writes
-    with atomic_path(path, force) if writes else nullcontext(path) as beside:
-        model.save(beside, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
+    with atomic_path(path, force) if writes else nullcontext(path) as temporary:
+        model.save(temporary, metadata={"encoding": fitted.encoding.as_json(), **fitted.facts})
 
 
 def load(path: pathlib.Path) -> Fitted:

@@ -56,9 +56,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         from it; with fixed hyperparameters it is used as it is. None is a tenth of the variance of y.
     hyperparameters : {"learn", "fixed"}, default="learn"
         With "learn" they maximise the marginal likelihood: the exact one up to 1000 rows, above that the
-        nearest-neighbour approximation. With "fixed", `kernel` and `noise` are used as they are and the prior mean is
-        zero: **in standardised units** if `standardize` is True (inputs and target of mean zero and variance one),
-        otherwise in those of the data.
+        nearest-neighbour approximation. If the noise is negligible, the standard deviations are then scaled so that
+        90 % intervals of leave-one-out predictions cover 90 % of the rows (100 to 8000 rows without weights). With
+        "fixed", `kernel` and `noise` are used as they are and the prior mean is zero: **in standardised units** if
+        `standardize` is True (inputs and target of mean zero and variance one), otherwise in those of the data.
     solver : {"auto", "cholesky", "cg", "sap", "sdd", "sgd", "subset", "inducing"} or Solver, default="auto"
         A name, or a solver of `pathgp.solvers`. To set the number of inducing points, pass
         `pathgp.solvers.inducing.points.RandomPoints(num)`.

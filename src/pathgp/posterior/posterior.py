@@ -233,7 +233,7 @@ class Posterior(Predictive):
             self,
             targets=self.targets.append_columns(targets),
             prior=Function(prior.features, _append_columns(self.prior.weights, prior.weights)),
-            solution=self.solution.beside(solution),
+            solution=self.solution.append_columns(solution),
             unfinished=unfinished,
             observations=observations,
         )

@@ -47,15 +47,15 @@ def atomic_path(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path
     if _is_temporary(path.name) and path.exists():  # of an enclosing `replacing`, which renames it
         yield path
         return
-    with _temporary(path) as beside:
-        mode = beside.stat().st_mode
-        yield beside
-        beside.chmod(mode)  # as the umask says: a library may have made the file private
-        with open(beside, "rb+") as file:
+    with _temporary(path) as temporary:
+        mode = temporary.stat().st_mode
+        yield temporary
+        temporary.chmod(mode)  # as the umask says: a library may have made the file private
+        with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
         if force:
-            os.replace(beside, path)
-        elif (taken := _rename_to_free_name(beside, path)) != path:
+            os.replace(temporary, path)
+        elif (taken := _rename_to_free_name(temporary, path)) != path:
             raise FileExistsError(
                 f"{path} was written by another process in the meantime and is kept: this result is in {taken}."
             )
@@ -64,7 +64,7 @@ def atomic_path(path: pathlib.Path, force: bool = True) -> Iterator[pathlib.Path
 def check_writable(path: pathlib.Path) -> None:
     """Raise `OSError` unless a file can be created and written next to `path`."""
     try:
-        with _temporary(path) as beside, open(beside, "wb") as file:
+        with _temporary(path) as temporary, open(temporary, "wb") as file:
             file.write(bytes(4096))  # a full disk still creates files
             file.flush()
             os.fsync(file.fileno())
@@ -80,16 +80,16 @@ def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist: create it first, or choose another path.")
     _remove_stale(path)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
     try:
-        with locked(beside, wait=True):  # another writer may be testing whether it is stale
-            yield beside
+        with locked(temporary, wait=True):  # another writer may be testing whether it is stale
+            yield temporary
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise DiskFullError(error.errno, error.strerror, str(path)) from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _is_temporary(name: str, of: str = "") -> bool:
@@ -155,8 +155,8 @@ def _rename_unless_exists(source: pathlib.Path, path: pathlib.Path) -> None:
 
 def write_atomically(path: pathlib.Path, content: bytes, force: bool = True) -> None:
     """Write `content` to a file atomically; see `replacing`."""
-    with atomic_path(path, force) as beside:
-        beside.write_bytes(content)
+    with atomic_path(path, force) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], header: Mapping[str, str]) -> None:
@@ -173,7 +173,7 @@ def write_tensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], header:
         index[name] = {"dtype": TENSOR_TYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": offsets}
     head = json.dumps(index).encode()
     head += b" " * (-len(head) % 8)
-    with atomic_path(path) as beside, open(beside, "wb") as file:
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for _, array in ordered:
             file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -36,9 +36,12 @@ class Run:
 
     Parameters
     ----------
-    observe : called with a snapshot every so many steps
-    progress : whether to show a progress bar
-    saved : the slot of a checkpoint that the run is resumed from and saved to
+    observe
+        Called with a snapshot every `observe.steps` steps.
+    progress
+        Whether to show a progress bar.
+    saved
+        The file of a checkpoint that the run is resumed from and saved to.
     """
 
     def __init__(self, observe: Observer | None = None, progress: bool = False, saved: Slot | None = None) -> None:

@@ -106,7 +106,7 @@ class Solution(eqx.Module):
     q: Variational | None = None
     factor: Float64[np.ndarray, "N N"] | None = None
 
-    def beside(self, right: "Solution") -> "Solution":
+    def append_columns(self, right: "Solution") -> "Solution":
         """Return a solution with the columns of `right` appended; it has the same system and the same points."""
         a, b = self.info, right.info
         info = dataclasses.replace(

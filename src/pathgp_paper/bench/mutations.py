@@ -179,8 +179,8 @@ BREAKS = [
     Break(
         "files are written in their place",
         "runs/atomic.py",
-        "beside = path.with_name(",
-        "beside = path if True else path.with_name(",
+        "temporary = path.with_name(",
+        "temporary = path if True else path.with_name(",
         "tests/runs/test_atomic.py tests/storage/test_model_file.py",
     ),
     Break(
@@ -438,7 +438,11 @@ BREAKS = [
 ]
 
 CONTROL = Break(
-    "nothing", "runs/atomic.py", "os.replace(beside, path)", "os.replace(beside, path)", "tests/runs/test_atomic.py"
+    "nothing",
+    "runs/atomic.py",
+    "os.replace(temporary, path)",
+    "os.replace(temporary, path)",
+    "tests/runs/test_atomic.py",
 )
 """Control without a break: its tests must pass, otherwise the results are meaningless."""
 

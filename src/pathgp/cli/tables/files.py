@@ -169,13 +169,13 @@ def table_writer(path: pathlib.Path | None, standard_output: Any, force: bool = 
             yield write
         return
     parquet = is_parquet(path)
-    with atomic_path(path, force) as beside:
+    with atomic_path(path, force) as temporary:
         if parquet:
-            with _parquet_writer(beside) as write:
+            with _parquet_writer(temporary) as write:
                 yield write
         else:
             compression = "gzip" if path.name.lower().endswith(".gz") else None
-            with pa.output_stream(beside, compression=compression) as sink, _csv_writer(sink) as write:
+            with pa.output_stream(temporary, compression=compression) as sink, _csv_writer(sink) as write:
                 yield write
 
 
