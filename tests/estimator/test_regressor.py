@@ -314,6 +314,7 @@ def test_a_prediction_does_not_depend_on_how_many_are_asked_for(learned):
             np.testing.assert_array_equal(part, whole[chosen])
 
 
+@pytest.mark.xla
 def test_a_number_of_rows_compiles_nothing_anew(fixed, caplog):
     fixed.predict(QUERIES)
     with jax.log_compiles(), caplog.at_level("WARNING"):

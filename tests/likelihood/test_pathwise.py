@@ -102,6 +102,7 @@ def shapes(jaxpr):
                 yield from shapes(program)
 
 
+@pytest.mark.xla
 def test_there_is_never_a_matrix_of_all_pairs():
     rows = 20_000
     gp = GP(Matern32(jnp.ones(9)), 0.1)

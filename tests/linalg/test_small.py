@@ -41,6 +41,7 @@ def test_what_is_not_definite_spoils_its_own_solution_alone(systems):
     assert [bool(ok) for ok in np.isfinite(found).all(axis=(1, 2))] == [True, True, False, True, True]
 
 
+@pytest.mark.xla
 def test_no_batch_is_given_to_lapack(systems):
     """A call for a batch waits for threads of the pool that it sits on."""
     H, B = (jnp.asarray(x, dtype=float) for x in systems)

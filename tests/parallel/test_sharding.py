@@ -150,13 +150,18 @@ def test_one_process_that_is_asked_to_stop_ends_all_and_what_they_had_is_kept(as
     assert_same(layouts.predictions(alone), devices["predictions"][0], "SAP")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 3, 4])
-def test_every_solver_on_every_layout(number, tmp_path):
-    with running(tmp_path, SOLVERS, number) as started:
+@pytest.fixture(scope="module", params=[2, 3, 4])
+def layout(request, tmp_path_factory):
+    """So many devices, and what all solvers find on them and in a job of two processes."""
+    with running(tmp_path_factory.mktemp("layout"), SOLVERS, request.param) as started:
         for process, _ in started:
             process.wait(TIMEOUT)
-        one_process, *several = (result(out) for _, out in started)
+        return request.param, [result(out) for _, out in started]
+
+
+@pytest.mark.slow
+def test_every_solver_on_every_layout(layout):
+    one_process, *several = layout[1]
     for name in SOLVERS:
         one, split = one_process["solvers"][name]
         for found in (split, *(part["solvers"][name] for part in several)):
@@ -173,7 +178,6 @@ def test_every_solver_on_every_layout(number, tmp_path):
         assert_resumed(found, name)
     for part in several:
         assert_resumed(part["resumed"], "SAP")
-    assert_steps_reduce_batches(one_process["steps"], number)
 
 
 def exact_products(lengthscale=0.7):
@@ -210,12 +214,17 @@ def reduced(*shapes):
     return sorted(["all-reduce", *shape] for shape in shapes)
 
 
+@pytest.mark.xla
 def test_a_step_reduces_block_by_columns_once_and_nothing_of_size_n(devices):
     block, inputs, columns = 63, layouts.D, layouts.S
     assert devices["steps"]["SAP"] == reduced((block, inputs), (block,), (block, columns))
 
 
-def assert_steps_reduce_batches(steps, number):
+@pytest.mark.slow
+@pytest.mark.xla
+def test_steps_of_every_solver_reduce_batches_and_nothing_of_size_n(layout):
+    number, (one_process, *_) = layout
+    steps = one_process["steps"]
     batch, inputs, columns = layouts.BATCH, layouts.D, layouts.S
     assert steps["SDD"] == reduced((batch, inputs), (batch, columns))
     # also the noise of the batch and its mean, the features, the norms of the gradient, which columns are samples
@@ -229,6 +238,7 @@ def assert_steps_reduce_batches(steps, number):
         assert all(max(told[1:], default=0) <= max(batch, 100) < local for told in steps[name])
 
 
+@pytest.mark.xla
 def test_a_whole_product_passes_rows_round_and_a_prediction_is_reduced_once(devices):
     local, columns = 126, layouts.S
     assert devices["steps"]["product"] == [

@@ -203,9 +203,7 @@ def test_an_update_across_the_exact_sizes_is_finished_too(monkeypatch):
     process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
     updated = condition(process, X[:300], y[:300], num_samples=2, key=key).update(X[300:], y[300:], key=key)
     assert updated.local is not None
-    left = float(jnp.max(updated.info.relative_residual))
-    assert (updated.finish is not None) == (left > gp.NOTHING_LEFT)
-    assert left > gp.NOTHING_LEFT or jnp.finfo(float).bits == 64
+    assert updated.finish is not None or updated.info.relative_residual.max() < 1e-5
     exact = condition(process, X, y, num_samples=2, key=key, solver=Cholesky())
     assert float(jnp.max(jnp.abs(updated.mean(x) - exact.mean(x)))) < 0.03
 

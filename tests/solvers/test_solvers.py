@@ -290,6 +290,7 @@ def test_a_time_limit_ends_the_run_and_the_residual_is_that_of_its_weights(name,
     np.testing.assert_allclose(solution.info.relative_residual, left, rtol=1e-3)
 
 
+@pytest.mark.xla
 @pytest.mark.parametrize("name", SHORT)
 def test_one_compilation_serves_every_solve_of_a_shape(name, key):
     from pathgp.solvers import loop

@@ -49,6 +49,7 @@ def test_padding_with_empty_fingerprints_adds_nothing(key):
     np.testing.assert_allclose(System(Tanimoto(), X, jnp.array(0.1), (8, 8)) @ V, H @ V, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.xla
 def test_a_product_never_holds_more_than_tiles():
     system = make(N=20_000, tile=(512, 2048))
     V = jnp.ones((20_000, 1))
