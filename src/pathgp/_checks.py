@@ -207,7 +207,7 @@ def _is_raw_key(key: object) -> bool:
     return isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32 and key.shape in ((2,), (4,))
 
 
-def require_same_inputs(X: Float[Array, "n d"], Z: Float[Array, "m e"]) -> None:
+def require_same_inputs(X: Float[Array | np.ndarray, "n d"], Z: Float[Array | np.ndarray, "m e"]) -> None:
     """Raise `ValueError` unless X and Z have the same number of inputs."""
     if X.shape[1] != Z.shape[1]:
         raise ValueError(f"X has {X.shape[1]} inputs, but Z has {Z.shape[1]}: the numbers of inputs must be equal.")

@@ -1,15 +1,17 @@
 """The base class of kernels, and sums and products of kernels."""
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Float64, PRNGKeyArray
 
 from pathgp._checks import require_at_least
 from pathgp.kernels.features import Features, Fourier, Stacked
+from pathgp.linalg.namespace import AnyArray, namespace
 
 
 class Spectrum(NamedTuple):
@@ -36,15 +38,43 @@ class Kernel(eqx.Module):
 
     A subclass defines `__call__` and `diag`, and `spectrum` (if stationary) or `features` (any other), from which
     prior functions are drawn. `coordinates` is needed for a local correction and the nearest-neighbour likelihood,
-    and `scaled` for hyperparameter fitting.
+    and `scaled` for hyperparameter fitting. Those of this package also have a `gradient` on the host.
     """
 
+    is_analytic: ClassVar[bool] = False
+    """Whether instances of exactly this class, with arrays of NumPy as parameters, evaluate arrays of NumPy without
+    JAX, and have a `gradient`."""
+
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether this kernel is analytic with all its parts. A subclass has to state it again."""
+        return "is_analytic" in vars(type(self)) and self.is_analytic
+
+    def gradient(self, X: Float64[np.ndarray, "n d"], G: Float64[np.ndarray, "n n"]) -> "Kernel":
+        """Return Σᵢⱼ Gᵢⱼ ∂k(xᵢ, xⱼ)/∂θ for every parameter θ, in its place in a kernel of the same structure.
+
+        It runs on the host, for a kernel whose parameters are arrays of NumPy (`linalg.namespace.on_host`).
+
+        Parameters
+        ----------
+        X
+            The points.
+        G
+            The derivative of a function of the matrix k(X, X): a symmetric matrix.
+
+        Raises
+        ------
+        TypeError
+            If the kernel does not define it.
+        """
+        raise TypeError(f"{type(self).__name__} has no analytic gradient: define `gradient`.")
+
     @abstractmethod
-    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    def __call__(self, X: Float[AnyArray, "n d"], Z: Float[AnyArray, "m d"]) -> Float[AnyArray, "n m"]:
         """Return the matrix k(X, Z)."""
 
     @abstractmethod
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
+    def diag(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n"]:
         """Return the variances k(x, x) at the rows of X."""
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
@@ -107,7 +137,7 @@ class Kernel(eqx.Module):
         """
         raise TypeError(f"{type(self).__name__} cannot be rescaled to other units: define `scaled`.")
 
-    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+    def coordinates(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n e"]:
         """Return X in coordinates whose Euclidean distance reflects correlation, for neighbour searches.
 
         Raises
@@ -140,11 +170,20 @@ class Sum(Kernel):
     left: Kernel
     right: Kernel
 
-    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether both kernels run on the host."""
+        return self.left.runs_on_host and self.right.runs_on_host
+
+    def gradient(self, X: Float64[np.ndarray, "n d"], G: Float64[np.ndarray, "n n"]) -> "Sum":
+        """Return the gradients of both kernels for the same G."""
+        return Sum(self.left.gradient(X, G), self.right.gradient(X, G))
+
+    def __call__(self, X: Float[AnyArray, "n d"], Z: Float[AnyArray, "m d"]) -> Float[AnyArray, "n m"]:
         """Return k₁(X, Z) + k₂(X, Z)."""
         return self.left(X, Z) + self.right(X, Z)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
+    def diag(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n"]:
         """Return k₁(x, x) + k₂(x, x) at the rows of X."""
         return self.left.diag(X) + self.right.diag(X)
 
@@ -157,9 +196,9 @@ class Sum(Kernel):
         self.left.check_inputs(X)
         self.right.check_inputs(X)
 
-    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+    def coordinates(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n e"]:
         """Return the coordinates of both kernels, side by side: near points are near for both."""
-        return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
+        return namespace(X).concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Draw half of the frequencies from each kernel."""
@@ -186,11 +225,21 @@ class Product(Kernel):
     left: Kernel
     right: Kernel
 
-    def __call__(self, X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+    @property
+    def runs_on_host(self) -> bool:
+        """Whether both kernels run on the host."""
+        return self.left.runs_on_host and self.right.runs_on_host
+
+    def gradient(self, X: Float64[np.ndarray, "n d"], G: Float64[np.ndarray, "n n"]) -> "Product":
+        """Return the gradient of each kernel for G times the matrix of the other."""
+        left, right = self.left(X, X), self.right(X, X)
+        return Product(self.left.gradient(X, G * right), self.right.gradient(X, G * left))
+
+    def __call__(self, X: Float[AnyArray, "n d"], Z: Float[AnyArray, "m d"]) -> Float[AnyArray, "n m"]:
         """Return k₁(X, Z) k₂(X, Z)."""
         return self.left(X, Z) * self.right(X, Z)
 
-    def diag(self, X: Float[Array, "n d"]) -> Float[Array, "n"]:
+    def diag(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n"]:
         """Return k₁(x, x) k₂(x, x) at the rows of X."""
         return self.left.diag(X) * self.right.diag(X)
 
@@ -203,9 +252,9 @@ class Product(Kernel):
         self.left.check_inputs(X)
         self.right.check_inputs(X)
 
-    def coordinates(self, X: Float[Array, "n d"]) -> Float[Array, "n e"]:
+    def coordinates(self, X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n e"]:
         """Return the coordinates of both kernels, side by side: near points are near for both."""
-        return jnp.concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
+        return namespace(X).concatenate([self.left.coordinates(X), self.right.coordinates(X)], axis=1)
 
     def spectrum(self, key: PRNGKeyArray, num: int, dim: int) -> Spectrum:
         """Draw sums of one frequency from each kernel, paired at random."""

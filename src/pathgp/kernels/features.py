@@ -6,12 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from pathgp.linalg.namespace import AnyArray, namespace
 
-def clip_to_finite(X: Float[Array, "n d"]) -> Float[Array, "n d"]:
+
+def clip_to_finite(X: Float[AnyArray, "n d"]) -> Float[AnyArray, "n d"]:
     """Return X with coordinates clipped so that their squares can be summed: far points stay far, without NaN."""
     # Their squares are below max^0.9, which leaves room for a sum over the inputs.
     far = float(jnp.finfo(X.dtype).max) ** 0.45
-    return jnp.clip(X, -far, far)
+    return namespace(X).clip(X, -far, far)
 
 
 class Features(eqx.Module):

@@ -2,9 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from scipy.spatial.distance import cdist
 
 from pathgp import _checks as checks
+from pathgp.linalg.namespace import AnyArray
 
 FEW_INPUTS = 10
 """Up to this many inputs, differences cost about as much as a matrix product (`pathgp bench kernel --inputs D`)."""
@@ -13,20 +16,23 @@ ROUNDINGS = 4
 """Squared distances below this many ulps of ‖x‖² + ‖z‖² are rounding of the matrix product and are set to 0."""
 
 
-def squared_distance(X: Float[Array, "n d"], Z: Float[Array, "m d"]) -> Float[Array, "n m"]:
+def squared_distance(X: Float[AnyArray, "n d"], Z: Float[AnyArray, "m d"]) -> Float[AnyArray, "n m"]:
     """Return ‖x − z‖² for every pair of rows, to the precision of the points.
 
     Up to `FEW_INPUTS` inputs, differences are formed input by input, which does not cancel. For more inputs it is one
     matrix product of the extended vectors (−2x, ‖x‖², 1) and (z, 1, ‖z‖²). This loses ε(‖x‖² + ‖z‖²) where x and z
     are close, which with ARD length scales reaches 3·10⁴ε, more than a small noise variance. The product of float32
     points is therefore computed in float64. For float64 points, differences are formed for the `FEW_INPUTS` widest
-    inputs, which make up nearly all of ‖x‖², and the product covers the others.
+    inputs, which make up nearly all of ‖x‖², and the product covers the others. For arrays of NumPy, all differences
+    are formed.
 
     >>> X = jnp.full((1, 20), 1000.0)
     >>> print(squared_distance(X, X + 0.25)[0, 0])
     1.25
     """
     checks.require_same_inputs(X, Z)
+    if isinstance(X, np.ndarray):
+        return cdist(X, Z, "sqeuclidean")
     if X.shape[1] <= FEW_INPUTS:
         return _by_differences(X, Z)
     if X.dtype != jnp.float64:
