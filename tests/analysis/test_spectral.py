@@ -55,7 +55,7 @@ def test_u_is_a_function(data, basis):
     np.testing.assert_allclose(basis.values(x)[:, 2], expected, atol=1e-10)
     np.testing.assert_allclose(basis[2](x), expected, atol=1e-5)  # float32
     assert basis[:3](x).shape == (7, 3)
-    with pytest.raises(ValueError, match="x has 2 inputs, but the basis takes 1"):
+    with pytest.raises(ValueError, match=r"x .*2.*1"):
         basis.values(np.zeros((3, 2)))
 
 
@@ -182,18 +182,18 @@ def test_the_noise_of_the_bounds_is_attained(attained, delta):
 
 
 BAD = {
-    "rate": ({"learning_rate": 1.0}, r"learning_rate must be between 0 and σ²/λ₁\(λ₁ \+ σ²\)"),
-    "steps": ({"steps": 0}, "steps must be at least 1"),
-    "noise": ({"gradient_noise": -1.0}, "gradient_noise must be at least 0"),
-    "delta": ({"delta": 1.0}, "delta must be between 0 and 1"),
+    "rate": ({"learning_rate": 1.0}, "learning_rate"),
+    "steps": ({"steps": 0}, "steps"),
+    "noise": ({"gradient_noise": -1.0}, "gradient_noise"),
+    "delta": ({"delta": 1.0}, "delta"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bounds_that_do_not_hold_are_refused(case, basis):
-    changed, sentence = BAD[case]
+    changed, named = BAD[case]
     settings = {"learning_rate": 1e-7, "gradient_noise": 1.0, "steps": 10, "delta": 0.1} | changed
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=named):
         spectral.DescentBound(basis, NOISE, 1.0, **settings)
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 
@@ -62,37 +63,37 @@ def main_arguments():
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "named"),
     [
-        (["bench", "solve", "--dataset", "nowhere"], "nowhere/data.csv.gz is missing"),
-        (["bench", "solve", "--dataset", "elevators"], "PATHGP_DATA is not set"),
-        (["bench", "solve", "--n", "0"], "--n must be at least 1, but it is 0"),
-        (["bench", "solve", "--test-rows", "-3"], "--test-rows must be at least 1, but it is -3"),
-        (["bench", "solve", "--split", "1"], "--split is 1, but synthetic data have no other than 0"),
-        (["bench", "solve", "--timeout", "nan"], "--timeout must be at least 0, but it is nan"),
-        (["bench", "solve", "--plot", "error.doc"], "error.doc must end in .png, .pdf or .svg"),
-        (["bench", "kernel", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
-        (["bench", "learn", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
-        (["bench", "predict", "--out", "nowhere/figures.json"], "the folder nowhere does not exist"),
-        (["bench", "solve", "--hyperparameters", "none.json"], "--hyperparameters none.json cannot be used: "),
-        (["bench", "solve", "--hyperparameters", "text.json"], "--hyperparameters text.json cannot be used: Expecting"),
+        (["bench", "solve", "--dataset", "nowhere"], "nowhere/data.csv.gz"),
+        (["bench", "solve", "--dataset", "elevators"], "PATHGP_DATA"),
+        (["bench", "solve", "--n", "0"], "--n .* 0"),
+        (["bench", "solve", "--test-rows", "-3"], "--test-rows.*-3"),
+        (["bench", "solve", "--split", "1"], "--split.* 1"),
+        (["bench", "solve", "--timeout", "nan"], "--timeout.*nan"),
+        (["bench", "solve", "--plot", "error.doc"], "error.doc"),
+        (["bench", "kernel", "--out", "nowhere/figures.json"], "nowhere"),
+        (["bench", "learn", "--out", "nowhere/figures.json"], "nowhere"),
+        (["bench", "predict", "--out", "nowhere/figures.json"], "nowhere"),
+        (["bench", "solve", "--hyperparameters", "none.json"], "--hyperparameters none.json"),
+        (["bench", "solve", "--hyperparameters", "text.json"], "--hyperparameters text.json"),
         (
             ["bench", "solve", "--hyperparameters", "two.json"],
-            "two.json has 2 length scales, but the data have 8 inputs",
+            "two.json.* 2 .* 8",
         ),
     ],
 )
-def test_bad_input_is_a_sentence_and_exit_code_2(command, sentence, capsys, monkeypatch, tmp_path):
+def test_bad_input_is_a_sentence_and_exit_code_2(command, named, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATHGP_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.json").write_text("length_scale")
     (tmp_path / "two.json").write_text('{"length_scale": [1, 2], "signal_scale": 1, "noise_scale": 0.1}')
-    if sentence.startswith("PATHGP_DATA"):
+    if named.startswith("PATHGP_DATA"):
         monkeypatch.delenv("PATHGP_DATA")
     assert main(command) == 2
     error = capsys.readouterr().err
     assert error.startswith("pathgp: ")
-    assert sentence in error
+    assert re.search(named, error)
     assert "Traceback" not in error
 
 
@@ -110,7 +111,7 @@ def test_unknown_contestants_are_refused(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["bench", "solve", "--only", "nobody"])
     assert stop.value.code == 2
-    assert "invalid choice: 'nobody'" in capsys.readouterr().err
+    assert "'nobody'" in capsys.readouterr().err
 
 
 def test_every_peer_is_a_contestant():
@@ -150,7 +151,7 @@ def test_throughput_of_predictions(tmp_path, capsys):
     rows = json.loads(out.read_text())["rows"]
     assert [r["asked"] for r in rows] == ["mean", "mean and variance", "64 samples"]
     assert all(r["points"] == 700 and r["points_per_second"] > 0 for r in rows)
-    assert "300 training rows, solver Cholesky" in capsys.readouterr().out
+    assert "Cholesky" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["nearest", "neighbourhoods", "pathwise", "exact"])
@@ -190,4 +191,4 @@ def test_what_was_learned_is_stored_before_it_is_judged_on_the_test_rows_asked_f
 
 def test_no_test_rows_to_judge_on_is_a_sentence(capsys):
     assert main(["bench", "learn", "--n", "100", "--test-rows", "0"]) == 2
-    assert "--test-rows must be at least 1, but it is 0" in capsys.readouterr().err
+    assert re.search("--test-rows.* 0", capsys.readouterr().err)

@@ -1,7 +1,6 @@
 """Ctrl-C: no broken file, a sentence of what was kept, exit code 130."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ def test_a_fit_that_is_stopped_in_the_solve_writes_nothing(fitted, tmp_path, mon
     out = tmp_path / "model.safetensors"
     assert main(["fit", str(fitted.train), "--target", "price", "--one-hot", "--out", str(out)]) == 130
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert sentence.startswith("pathgp: stopped: nothing was written")
+    assert sentence.startswith("pathgp: ")
     assert not list(tmp_path.iterdir())
 
 
@@ -37,8 +36,8 @@ def test_a_fit_whose_learning_is_stopped_keeps_the_best_so_far(fitted, tmp_path,
     out = tmp_path / "model.safetensors"
     assert main(["fit", str(fitted.train), "--target", "price", "--one-hot", "--out", str(out)]) == 130
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(r"pathgp: stopped: .* after \d+ steps", sentence)
-    assert f"{out} is a complete model" in sentence
+    assert f" {len(earlier.model.trace_[0].loss)} " in sentence
+    assert str(out) in sentence
     assert main(["info", str(out)]) == 0
 
 
@@ -61,7 +60,7 @@ def test_predictions_that_are_stopped_leave_the_file_that_was_there(fitted, tmp_
     assert calls == [8, 8, 8]
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.csv"]
     assert out.read_text() == "precious"
-    assert "stopped" in capsys.readouterr().err
+    assert capsys.readouterr().err.splitlines()[-1].startswith("pathgp: ")
 
 
 @pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
@@ -118,14 +117,12 @@ def test_a_real_signal_leaves_a_whole_model_or_none(tmp_path):
         said = process.stderr.read()
         code = process.wait(timeout=600)
     assert code == 130
-    assert "pathgp: stopped: " in said
+    assert said.splitlines()[-1].startswith("pathgp: ")
     assert "Traceback" not in said
     assert {path.name for path in tmp_path.iterdir()} <= {"train.csv", "model.safetensors"}
     if out.exists():
         assert main(["info", str(out)]) == 0
-        assert f"{out} is a complete model" in said
-    else:
-        assert "nothing was written" in said
+    assert (str(out) in said) == out.exists()
 
 
 def test_a_demo_that_is_stopped_says_that_its_tables_are_there(tmp_path, monkeypatch, capsys):
@@ -138,7 +135,6 @@ def test_a_demo_that_is_stopped_says_that_its_tables_are_there(tmp_path, monkeyp
     folder = tmp_path / "demo"
     assert main(["demo", "--out", str(folder)]) == 130
     said = capsys.readouterr().err
-    assert said.splitlines()[-1].startswith(f"pathgp: stopped: {folder} has ")
+    assert str(folder) in said.splitlines()[-1]
     assert "--force" in said.splitlines()[-1]
-    assert "nothing was written" not in said
     assert {path.name for path in folder.iterdir()} == {"train.csv", "new.csv"}

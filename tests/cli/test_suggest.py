@@ -1,6 +1,7 @@
 """`pathgp suggest`: the same suggestions as the loop in Python gives, from tables and JSON."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_a_state_goes_on_and_knows_what_is_pending(folder, first, told, sampler,
     values = np.array([*yields(new[:3]), np.nan])
     write(folder / "history.csv", [*rows, *new], [*y, *values])
     assert main(["info", str(folder / "state")]) == 2
-    assert "state does not hold a PathGPRegressor: it was written by `pathgp suggest`" in capsys.readouterr().err
+    assert f"{folder / 'state'}" in capsys.readouterr().err
     assert suggest(folder, "--n", "6", "--seed", "5", "--state", folder / "state", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     write(folder / "history.csv", rows, y)
@@ -142,10 +143,9 @@ def test_few_results_are_followed_by_points_that_fill_the_space(tmp_path, capsys
     out = tmp_path / "next.parquet"
     assert suggest(tmp_path, "--n", "5", "--minimise", "--out", out, "--seed", "7", target="y") == 0
     printed = capsys.readouterr()
-    assert "needs 6 results, but there are 2" in printed.err
-    assert "not in the bounds: 'note'" in printed.err
-    assert "2 finite, 1 failed, 0 pending" in printed.out
-    assert "1 at a = 0.25, b = 0.0" in printed.out
+    assert "'note'" in printed.err
+    assert re.search("2 .* 1 .* 0 ", printed.out)  # finite, failed and pending
+    assert "a = 0.25, b = 0.0" in printed.out
     table = pyarrow.parquet.read_table(out)
     sobol = qmc.Sobol(2, seed=7).random(8)[3:8]  # three rows are known already
     np.testing.assert_allclose(table["a"], sobol[:, 0], atol=1e-6)
@@ -182,43 +182,43 @@ ABC = '{"a": [0, 1], "k": {"integer": [1, 3]}, "c": {"choices": ["red", "blue"]}
 
 
 @pytest.mark.parametrize(
-    ("history", "bounds", "options", "sentence"),
+    ("history", "bounds", "options", "named"),
     [
-        (GOOD, ABC, ["--target", "z"], "--target names 'z', but the columns of"),
-        (GOOD, ABC, ["--target", "a"], "--target 'a' is also an input"),
-        (GOOD, ABC, ["--target", "c"], "--target 'c' is also an input"),
-        (GOOD, '{"a": [0, 1]}', ["--target", "c"], "the target 'c' holds text"),
-        (GOOD, ABC, ["--n", "0"], "--n must be at least 1"),
-        (GOOD, ABC, ["--out", "{folder}/next.xlsx"], "must end in .csv, .csv.gz or .parquet"),
-        (GOOD, ABC, ["--out", "{folder}/none/next.csv"], "none does not exist"),
-        (GOOD, ABC, ["--bounds", "{folder}/nowhere.json"], "nowhere.json does not exist"),
-        (GOOD, ABC, ["--pending", "{folder}/nowhere.csv"], "nowhere.csv does not exist"),
-        (GOOD, ABC, ["--pending", "{folder}/bounds.json"], "must end in .csv"),
-        (GOOD, ABC, ["--state", "{folder}/history.csv"], "history.csv is not a complete safetensors file"),
-        (GOOD, "[[0, 1]]", [], "must be an object with an entry for each input"),
-        (GOOD, "{}", [], "must be an object with an entry for each input"),
-        (GOOD, '{"a": [0, 1]', [], "bounds.json is not valid JSON"),
-        (GOOD, '{"a": [1, 0]}', [], "'a' is from 1 to 0"),
-        (GOOD, '{"a": [1, 1]}', [], "'a' is from 1 to 1"),
-        (GOOD, '{"a": [0, Infinity]}', [], "'a' is from 0 to inf"),
+        (GOOD, ABC, ["--target", "z"], "--target.*'z'"),
+        (GOOD, ABC, ["--target", "a"], "--target 'a'"),
+        (GOOD, ABC, ["--target", "c"], "--target 'c'"),
+        (GOOD, '{"a": [0, 1]}', ["--target", "c"], "'c'"),
+        (GOOD, ABC, ["--n", "0"], "--n"),
+        (GOOD, ABC, ["--out", "{folder}/next.xlsx"], "next.xlsx"),
+        (GOOD, ABC, ["--out", "{folder}/none/next.csv"], "/none"),
+        (GOOD, ABC, ["--bounds", "{folder}/nowhere.json"], "nowhere.json"),
+        (GOOD, ABC, ["--pending", "{folder}/nowhere.csv"], "nowhere.csv"),
+        (GOOD, ABC, ["--pending", "{folder}/bounds.json"], "bounds.json"),
+        (GOOD, ABC, ["--state", "{folder}/history.csv"], "history.csv"),
+        (GOOD, "[[0, 1]]", [], "--bounds"),
+        (GOOD, "{}", [], "--bounds"),
+        (GOOD, '{"a": [0, 1]', [], "bounds.json"),
+        (GOOD, '{"a": [1, 0]}', [], "'a'.* 1 .* 0"),
+        (GOOD, '{"a": [1, 1]}', [], "'a'.* 1 .* 1"),
+        (GOOD, '{"a": [0, Infinity]}', [], "'a'.* 0 .* inf"),
         (GOOD, '{"a": ["low", "high"]}', [], "but it must be [low, high]"),
-        (GOOD, '{"a": {"real": [0, 1], "log": true}}', [], "low must be positive, but it is 0"),
-        (GOOD, '{"a": {"real": [0, 1], "lgo": true}}', [], 'only "log": true'),
+        (GOOD, '{"a": {"real": [0, 1], "log": true}}', [], "low.* 0"),
+        (GOOD, '{"a": {"real": [0, 1], "lgo": true}}', [], '"lgo": true'),
         (GOOD, '{"k": {"integer": [1, 2.5]}}', [], "but it must be [low, high]"),
-        (GOOD, '{"c": {"choices": ["red"]}}', [], "has choices ['red']"),
-        (GOOD, '{"c": {"choices": ["red", 1]}}', [], "has choices ['red', 1]"),
-        (GOOD, '{"c": {"choices": [null, null]}}', [], "has choices [None, None]"),
-        (GOOD, '{"c": {"choices": ["red", "green"]}}', [], "column 'c' has the value 'blue'"),
-        (GOOD, '{"a": [0, 1], "size": [0, 1]}', [], "lacks 'size', which the bounds name"),
-        (GOOD, '{"c": [0, 1]}', [], "column 'c' holds text, but the bounds require numbers"),
-        (GOOD, '{"a": [0.3, 1]}', [], "column 'a' holds 0.2 in row 2"),
-        (GOOD, '{"a": {"integer": [0, 1]}}', [], "column 'a' must be integers"),
-        ("a,y\n0.5,1\n,2\n", '{"a": [0, 1]}', [], "column 'a' has a missing value in row 2"),
-        ("a,y\n", '{"a": [0, 1]}', [], "has no rows below its header"),
-        ("", '{"a": [0, 1]}', [], "is empty: it must have a header and rows"),
+        (GOOD, '{"c": {"choices": ["red"]}}', [], r"\['red'\]"),
+        (GOOD, '{"c": {"choices": ["red", 1]}}', [], r"\['red', 1\]"),
+        (GOOD, '{"c": {"choices": [null, null]}}', [], r"\[None, None\]"),
+        (GOOD, '{"c": {"choices": ["red", "green"]}}', [], "'c'.*'blue'"),
+        (GOOD, '{"a": [0, 1], "size": [0, 1]}', [], "'size'"),
+        (GOOD, '{"c": [0, 1]}', [], "'c'"),
+        (GOOD, '{"a": [0.3, 1]}', [], "'a'.* 0.2 .* 2"),
+        (GOOD, '{"a": {"integer": [0, 1]}}', [], "'a'"),
+        ("a,y\n0.5,1\n,2\n", '{"a": [0, 1]}', [], "'a'.* 2"),
+        ("a,y\n", '{"a": [0, 1]}', [], "history.csv"),
+        ("", '{"a": [0, 1]}', [], "history.csv"),
     ],
 )  # fmt: skip
-def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capfd, history, bounds, options, sentence):
+def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capfd, history, bounds, options, named):
     (tmp_path / "history.csv").write_text(history)
     (tmp_path / "bounds.json").write_text(bounds)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -226,7 +226,7 @@ def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capfd, history
     assert suggest(tmp_path, *words, target="y") == 2
     printed = capfd.readouterr()
     assert printed.out == ""
-    assert sentence in printed.err
+    assert re.search(named, printed.err)
     assert printed.err.startswith("pathgp: ")
     assert printed.err.endswith(".\n")
     assert printed.err.count("\n") == 1
@@ -234,16 +234,16 @@ def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, capfd, history
 
 
 @pytest.mark.parametrize(
-    ("history", "options", "sentence"),
+    ("history", "options", "named"),
     [
-        ("a,y\n0.5,1\n0.25,2\n", ["--minimise"], "state.safetensors was made with different bounds"),
-        ("a,y\n0.5,1\n0.25,2\n", ["--seed", "1"], "state.safetensors was made with different bounds"),
-        ("a,y\n0.25,2\n0.5,1\n", [], "does not begin with the 2 rows"),
-        ("a,y\n0.5,1\n", [], "does not begin with the 2 rows"),
-        ("a,y\n0.5,1\n0.25,\n", [], "does not begin with the 2 rows"),
+        ("a,y\n0.5,1\n0.25,2\n", ["--minimise"], "state.safetensors"),
+        ("a,y\n0.5,1\n0.25,2\n", ["--seed", "1"], "state.safetensors"),
+        ("a,y\n0.25,2\n0.5,1\n", [], "history.csv.* 2 .*state.safetensors"),
+        ("a,y\n0.5,1\n", [], "history.csv.* 2 .*state.safetensors"),
+        ("a,y\n0.5,1\n0.25,\n", [], "history.csv.* 2 .*state.safetensors"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused(tmp_path, capfd, history, options, sentence):
+def test_a_state_that_does_not_fit_is_refused(tmp_path, capfd, history, options, named):
     (tmp_path / "bounds.json").write_text('{"a": [0, 1]}')
     (tmp_path / "history.csv").write_text("a,y\n0.5,1\n0.25,2\n")
     state = tmp_path / "state.safetensors"
@@ -252,7 +252,7 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path, capfd, history, options,
     (tmp_path / "history.csv").write_text(history)
     capfd.readouterr()
     assert suggest(tmp_path, "--state", state, *options, target="y") == 2
-    assert sentence in capfd.readouterr().err
+    assert re.search(named, capfd.readouterr().err)
     assert state.read_bytes() == before
 
 
@@ -265,10 +265,10 @@ def test_a_file_of_another_kind_is_no_state(tmp_path, capfd):
     for name in ("loop", "model"):
         before = (tmp_path / name).read_bytes()
         assert suggest(tmp_path, "--state", tmp_path / name, target="y") == 2
-        assert f"--state {tmp_path / name} was not written by `pathgp suggest`" in capfd.readouterr().err
+        assert f"--state {tmp_path / name}" in capfd.readouterr().err
         assert (tmp_path / name).read_bytes() == before
     assert suggest(tmp_path, "--state", tmp_path / "state", target="y") == 0
-    with pytest.raises(ValueError, match="state does not hold a ThompsonSampler"):
+    with pytest.raises(ValueError, match="ThompsonSampler"):
         ThompsonSampler.load(tmp_path / "state")
 
 

@@ -133,7 +133,7 @@ def test_a_row_of_weight_two_counts_as_two_rows():
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-3)
     assert weighted.posterior_.system.size == 70
-    with pytest.raises(ValueError, match="at least one non-zero number"):
+    with pytest.raises(ValueError, match="sample_weight"):
         weighted.fit(X, Y, sample_weight=np.zeros(N))
 
 
@@ -194,7 +194,7 @@ def test_what_is_added_later_has_as_much_time_again():
 
 
 def test_one_noise_for_each_row_is_refused_before_the_work():
-    with pytest.raises(ValueError, match=r"noise must be one number, but its shape is \(80,\).* sample_weight"):
+    with pytest.raises(ValueError, match=r"noise.*\(80,\).*sample_weight"):
         PathGPRegressor(**FIXED).set_params(noise=np.full(N, 0.1)).fit(X, Y)
 
 
@@ -244,7 +244,7 @@ def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
     np.testing.assert_allclose(model.predict(frame(QUERIES)), fixed.predict(QUERIES), rtol=2e-5)
     model.save(tmp_path / "model")
     loaded = PathGPRegressor.load(tmp_path / "model")
-    with pytest.raises(ValueError, match="feature names should match"):
+    with pytest.raises(ValueError, match="feature names"):
         loaded.predict(frame(QUERIES).select(["b", "a"]) if kind == "polars" else frame(QUERIES)[["b", "a"]])
 
 
@@ -252,7 +252,7 @@ def test_frames_keep_their_column_names_in_files_too(kind, fixed, tmp_path):
 def test_dates_are_refused_in_words_about_dates(kind):
     days = np.arange(N, dtype="timedelta64[D]") + np.datetime64("2024-01-01", "ms")
     frames = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "numpy": lambda columns: columns["day"][:, None]}
-    with pytest.raises(ValueError, match="X has dates"):
+    with pytest.raises(ValueError, match=r"\bX\b"):
         PathGPRegressor(**FIXED).fit(frames[kind]({"day": days, "a": X[:, 0]}), Y)
 
 
@@ -358,7 +358,7 @@ def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
     mine = OfMyOwn(KERNEL.lengthscale, KERNEL.variance)
     model = PathGPRegressor(num_samples=2, **{**FIXED, "kernel": mine, "solver": "cholesky"}).fit(X, Y)
     model.save(tmp_path / "mine", classes=(OfMyOwn,))
-    with pytest.raises(ValueError, match="mine holds the class OfMyOwn"):
+    with pytest.raises(ValueError, match=r"mine.*OfMyOwn"):
         PathGPRegressor.load(tmp_path / "mine")
     loaded = PathGPRegressor.load(tmp_path / "mine", classes=(OfMyOwn,))
     assert type(loaded.kernel_) is type(loaded.kernel) is OfMyOwn
@@ -366,22 +366,22 @@ def test_a_kernel_of_ones_own_is_saved_and_loaded_if_it_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"),
+    ("setting", "named"),
     [
-        ({"kernel": "matern"}, "kernel must be one of rbf, matern12"),
-        ({"solver": "newton"}, "solver must be one of auto, cholesky"),
-        ({"hyperparameters": "guess"}, 'hyperparameters must be "learn" or "fixed", but it is \'guess\''),
-        ({"noise": -1.0}, "noise must be positive"),
-        ({"num_samples": 0}, "num_samples must be at least 1"),
-        ({"num_samples": 2.5}, "num_samples must be an integer, but it is 2.5"),
-        ({"tolerance": "small"}, "tolerance must be a number, or None, but it is 'small'"),
-        ({"tolerance": -1.0}, "tolerance must be positive, but it is -1.0"),
-        ({"max_seconds": 0}, "max_seconds must be positive, but it is 0"),
-        ({"standardize": "no"}, "standardize must be True or False, but it is 'no'"),
+        ({"kernel": "matern"}, "kernel.*'matern'"),
+        ({"solver": "newton"}, "solver.*'newton'"),
+        ({"hyperparameters": "guess"}, "hyperparameters.*'guess'"),
+        ({"noise": -1.0}, "noise"),
+        ({"num_samples": 0}, "num_samples"),
+        ({"num_samples": 2.5}, "num_samples.*2.5"),
+        ({"tolerance": "small"}, "tolerance.*'small'"),
+        ({"tolerance": -1.0}, "tolerance.*-1.0"),
+        ({"max_seconds": 0}, "max_seconds.*0"),
+        ({"standardize": "no"}, "standardize.*'no'"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(setting, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_settings_that_mean_nothing_are_refused(setting, named):
+    with pytest.raises(ValueError, match=named):
         PathGPRegressor(**{**FIXED, **setting}).fit(X, Y)
 
 
@@ -406,7 +406,7 @@ def test_the_library_imports_without_scikit_learn_until_it_is_needed():
 
 
 def test_what_is_too_small_to_be_squared_is_refused():
-    with pytest.raises(ValueError, match="y varies by less than 1e-150"):
+    with pytest.raises(ValueError, match=r"y .*1e-150"):
         PathGPRegressor().fit(X, 1e-170 * Y)
     model = PathGPRegressor(num_samples=2, **FIXED).fit(X, 1e-140 * Y)
     np.testing.assert_allclose(1e140 * model.predict(X), Y, atol=0.5)
@@ -416,5 +416,5 @@ def test_what_is_too_small_to_be_squared_is_refused():
 def test_what_is_too_large_to_be_squared_is_refused(name):
     X, y = np.arange(6.0)[:, None], np.arange(6.0)
     X, y = (1e300 * X, y) if name == "X" else (X, 1e300 * y)
-    with pytest.raises(ValueError, match=f"{name} has values that are too large"):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
         PathGPRegressor().fit(X, y)

@@ -54,7 +54,7 @@ def test_an_estimator_in_the_units_of_y_with_the_names_of_its_columns():
 
 @pytest.mark.parametrize("names", [["heat"], ["heat", "heat"], ["heat", "mean"]])
 def test_names_that_cannot_be_are_refused(posterior, names):
-    with pytest.raises(ValueError, match="names must be one for each of the 2 inputs, all different and none of chain"):
+    with pytest.raises(ValueError, match="names"):
         posterior_dataset(posterior, POINTS, names=names)
 
 

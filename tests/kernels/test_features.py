@@ -102,17 +102,17 @@ def test_sums_and_products(name, key):
 
 
 def test_a_product_without_features_says_so(key):
-    with pytest.raises(TypeError, match="Tanimoto is not stationary"):
+    with pytest.raises(TypeError, match="Tanimoto"):
         (kernels.RBF() * kernels.Tanimoto()).features(key, 100, 3)
 
 
 def test_features_come_in_pairs(key):
-    with pytest.raises(ValueError, match="num_features must be even"):
+    with pytest.raises(ValueError, match="num_features"):
         kernels.RBF().features(key, 101, 3)
-    with pytest.raises(ValueError, match="num_features must be at least 2"):
+    with pytest.raises(ValueError, match="num_features"):
         kernels.RBF().features(key, 0, 3)
     for k in (kernels.RBF() + kernels.Matern32(), (kernels.RBF() + kernels.Matern32()) * kernels.RBF()):
-        with pytest.raises(ValueError, match="num_features of a sum must be at least 4, but it is 2"):
+        with pytest.raises(ValueError, match=r"num_features.*2"):
             k.features(key, 2, 3)
 
 

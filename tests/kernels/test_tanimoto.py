@@ -27,12 +27,12 @@ def by_hand(X, Z):
 def test_what_is_no_count_is_refused_before_the_work(key):
     X = fingerprints(10, 3)
     for kernel in (Tanimoto(), RBF() + Tanimoto(), RBF() * Tanimoto()):
-        with pytest.raises(ValueError, match=r"X must be counts for Tanimoto, .* -1: .* standardize=False"):
+        with pytest.raises(ValueError, match=r"X .*-1.*standardize=False"):
             condition(GP(kernel, 0.1), X.at[3, 4].set(-1), jnp.arange(10.0), key=key)
     posterior = condition(GP(Tanimoto(), 0.1), X, jnp.arange(10.0), key=key, num_samples=1)
-    with pytest.raises(ValueError, match=r"X must be counts for Tanimoto, .* -2"):
+    with pytest.raises(ValueError, match=r"X .*-2"):
         posterior.update(-2 * X[3:4] / X.max(), jnp.ones(1), key=key)
-    with pytest.raises(ValueError, match="X must be counts for Tanimoto"):
+    with pytest.raises(ValueError, match=r"\bX\b"):
         fit_hyperparameters(GP(Tanimoto(), 0.1), -X, jnp.arange(10.0), key=key)
 
 
@@ -63,7 +63,7 @@ def test_the_matrix_is_positive_definite_and_differentiable_in_its_variance():
 
 
 def test_bad_settings():
-    with pytest.raises(ValueError, match="variance must be positive"):
+    with pytest.raises(ValueError, match="variance"):
         Tanimoto(-1.0)
-    with pytest.raises(ValueError, match="max_count must be at least 1"):
+    with pytest.raises(ValueError, match="max_count"):
         Tanimoto(max_count=0)

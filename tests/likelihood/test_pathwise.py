@@ -155,7 +155,7 @@ def test_the_last_solution_is_that_of_the_posterior(poor_start):
     posterior = condition(gp, X, y, key=key, num_samples=32, solver=solver, init=trace.weights)
     assert posterior.info.steps == 0
     assert float(jnp.max(posterior.info.relative_residual)) < 0.01
-    with pytest.raises(ValueError, match=r"init must have the shape \(500, 65\)"):
+    with pytest.raises(ValueError, match=r"init.*\(500, 65\)"):
         condition(gp, X, y, key=key, num_samples=64, init=trace.weights)
 
 
@@ -234,5 +234,5 @@ def test_a_solve_that_diverges_goes_half_way_back(key, monkeypatch):
 
 @pytest.mark.parametrize("name", ["steps", "probes", "passes"])
 def test_settings_that_make_no_sense_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1"):
+    with pytest.raises(ValueError, match=rf"\b{name}\b"):
         Pathwise(**{name: 0})

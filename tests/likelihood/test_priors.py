@@ -134,16 +134,16 @@ def test_the_exact_result_is_the_mode_of_the_posterior(key, data):
 
 def test_beliefs_that_make_no_sense_are_refused(key, data):
     X, y = data
-    with pytest.raises(ValueError, match=r"Bounds\.low must be at most"):
+    with pytest.raises(ValueError, match=r"Bounds\.low"):
         Bounds(2.0, 1.0)
-    with pytest.raises(ValueError, match=r"LogNormal\.median must be positive"):
+    with pytest.raises(ValueError, match=r"LogNormal\.median"):
         LogNormal(-1.0, 1.0)
     fit = lambda gp, prior: fit_hyperparameters(gp, X, y, key=key, prior=prior)
-    with pytest.raises(ValueError, match="Tanimoto has no lengthscale"):
+    with pytest.raises(ValueError, match=r"Tanimoto.*lengthscale"):
         fit(GP(Tanimoto(), 0.1), Prior(lengthscale=Bounds(1.0, 2.0)))
-    with pytest.raises(ValueError, match=r"shape \(3,\), but the kernel's lengthscale has the shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"\(3,\).*lengthscale.*\(2,\)"):
         fit(default_gp(X, y), Prior(lengthscale=LogNormal([1.0, 1.0, 1.0])))
-    with pytest.raises(ValueError, match=r"prior\.noise must be one value"):
+    with pytest.raises(ValueError, match=r"prior\.noise"):
         fit(default_gp(X, y), Prior(noise=LogNormal([1.0, 1.0])))
 
 

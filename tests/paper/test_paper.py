@@ -77,26 +77,26 @@ def test_the_list_names_every_experiment(capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "named"),
     [
-        (["run", "nothing", "--out", "OUT"], "NAME is 'nothing', but the experiments are "),
+        (["run", "nothing", "--out", "OUT"], "'nothing'"),
         (
             ["run", "toy", "--scale", "huge", "--out", "OUT"],
-            "--scale must be one of smoke, machine, paper, but it is 'huge'",
+            "--scale.*'huge'",
         ),
-        (["run", "toy", "--out", "FILE"], "file is a file: give a folder"),
-        (["report", "--scale", "huge", "--out", "OUT"], "paper, but it is 'huge'"),
-        (["report", "--out", "OUT/nowhere"], "is not a folder"),
-        (["report", "--out", "OUT", "--published", "FILE"], "file is not a folder: name one with NAME.png"),
+        (["run", "toy", "--out", "FILE"], "file"),
+        (["report", "--scale", "huge", "--out", "OUT"], "--scale.*'huge'"),
+        (["report", "--out", "OUT/nowhere"], "nowhere"),
+        (["report", "--out", "OUT", "--published", "FILE"], "file"),
     ],
 )
-def test_bad_names_are_a_sentence_and_exit_code_2(command, sentence, tmp_path, capsys):
+def test_bad_names_are_a_sentence_and_exit_code_2(command, named, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     places = {"OUT": str(tmp_path), "FILE": str(tmp_path / "file"), "OUT/nowhere": str(tmp_path / "nowhere")}
     assert main(["experiment", *(places.get(word, word) for word in command)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("pathgp: ")
-    assert sentence in error
+    assert re.search(named, error)
 
 
 class Squares(Experiment):
@@ -154,16 +154,16 @@ def test_a_run_goes_on_where_it_was_and_notices_a_changed_setting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("option", "named"),
     [
-        (["--only", "zzz"], "--only 'zzz' matches no cell: the cells are n-1, n-2, n-3"),
-        (["--minutes", "nan"], "--minutes must be at least 0, but it is nan"),
+        (["--only", "zzz"], "--only 'zzz'.*n-1, n-2, n-3"),
+        (["--minutes", "nan"], "--minutes.*nan"),
     ],
 )
-def test_limits_that_mean_nothing_are_refused(tmp_path, monkeypatch, capsys, option, sentence):
+def test_limits_that_mean_nothing_are_refused(tmp_path, monkeypatch, capsys, option, named):
     monkeypatch.setattr(paper, "named", lambda name: Squares())
     assert main(["experiment", "run", "squares", "--out", str(tmp_path / "runs"), *option]) == 2
-    assert sentence in capsys.readouterr().err
+    assert re.search(named, capsys.readouterr().err)
     assert not (tmp_path / "runs").exists()
 
 
@@ -177,8 +177,8 @@ def test_a_run_that_is_stopped_says_where_its_cells_are(tmp_path, monkeypatch, c
     monkeypatch.setattr(paper, "named", lambda name: Stopping())
     assert main(["experiment", "run", "squares", "--out", str(tmp_path)]) == 130
     sentence = capsys.readouterr().err.splitlines()[-1]
-    assert sentence.startswith("pathgp: stopped: ")
-    assert f"in {tmp_path}: " in sentence
+    assert sentence.startswith("pathgp: ")
+    assert str(tmp_path) in sentence
     records = base.load(Squares(), "smoke", tmp_path)
     assert [record.result for record in records] == [{"square": 1}, None, None]
 

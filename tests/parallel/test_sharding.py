@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -266,14 +267,14 @@ def data():
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "named"),
     [
-        ({"keep_bytes": 10**6}, "keep_bytes or mesh"),
-        ({"mesh": jax.make_mesh((1, 1), ("a", "b"))}, r"mesh must have one axis.*make_mesh"),
+        ({"keep_bytes": 10**6}, "keep_bytes"),
+        ({"mesh": jax.make_mesh((1, 1), ("a", "b"))}, "mesh"),
     ],
 )
-def test_what_a_mesh_does_not_do_is_refused(settings, sentence, key):
-    with pytest.raises(ValueError, match=sentence):
+def test_what_a_mesh_does_not_do_is_refused(settings, named, key):
+    with pytest.raises(ValueError, match=named):
         condition(*data(), key=key, **{"mesh": jobs.mesh(1), **settings})
 
 
@@ -290,16 +291,16 @@ def test_auto_chooses_the_same_where_rows_are_split():
 
 def test_the_estimator_splits_rows_over_devices_that_there_are():
     _, X, y = data()
-    with pytest.raises(ValueError, match="devices must be from 1 to"):
+    with pytest.raises(ValueError, match=r"devices.*1000"):
         PathGPRegressor(devices=1000).fit(X, y)
 
 
 def test_the_command_line_asks_for_all_of_a_process(tmp_path, capsys):
     arguments = ["fit", "train.csv", "--target", "price", "--out", str(tmp_path / "m")]
     assert main([*arguments, "--coordinator", "localhost:1"]) == 2
-    assert "process_id and num_processes must also be given" in capsys.readouterr().err
+    assert re.search("process_id.*num_processes", capsys.readouterr().err)
     assert main([*arguments, "--devices", "0"]) == 2
-    assert "--devices must be at least 1" in capsys.readouterr().err
+    assert re.search("--devices.* 0", capsys.readouterr().err)
 
 
 def test_the_command_line_splits_rows_over_devices(tmp_path):

@@ -66,7 +66,7 @@ def test_an_exact_posterior_has_none_and_says_nothing(key):
 
 def test_a_posterior_that_is_off_is_warned_of_with_the_number(key):
     X, y = data()
-    with pytest.warns(AccuracyWarning, match="the mean is off by about") as caught:
+    with pytest.warns(AccuracyWarning) as caught:
         posterior = condition(GP(Matern32(1.0), 0.01), X, y, solver=SDD(steps=100), num_samples=8, key=key)
     assert f"{posterior.info.mean_error:.2g}" in str(caught.list[-1].message)
 

@@ -209,7 +209,7 @@ def test_a_solver_that_settles_by_it_gets_it(posterior):
 
 def test_inducing_points_refuse_it(posterior):
     X = posterior.system.X
-    with pytest.raises(ValueError, match="local cannot finish what InducingCholesky leaves"):
+    with pytest.raises(ValueError, match=r"local.*InducingCholesky"):
         condition(posterior.gp, X, X[:, 0], solver=InducingCholesky(X[:20]), local=Local(), key=jax.random.key(0))
 
 

@@ -201,11 +201,9 @@ NEAR = FAR - [1e6, 0]
 
 
 @pytest.mark.skipif(jax.config.read("jax_enable_x64"), reason="float64 resolves it")
-@pytest.mark.parametrize(
-    ("X", "y", "said"), [(FAR, [1.0, 2, 3], "X varies by 1 around 1e"), (NEAR, FAR[:, 0], "y varies by 1 ")]
-)
+@pytest.mark.parametrize(("X", "y", "said"), [(FAR, [1.0, 2, 3], "X .*1e"), (NEAR, FAR[:, 0], "y ")])
 def test_what_single_precision_does_not_resolve_is_said(X, y, said):
-    with pytest.warns(UserWarning, match=f"{said}.*in column 0, where the spacing of float32 is 0.1: "):
+    with pytest.warns(UserWarning, match=f"{said}.*column 0.*float32 is 0.1"):
         checks.as_targets(np.asarray(y), len(checks.as_inputs(X)))
 
 

@@ -45,7 +45,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"the folder .*nowhere does not exist"):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
         write_atomically(tmp_path / "nowhere" / "figures.json", b"new")
 
 

@@ -109,15 +109,13 @@ def test_fewer_rows_than_neighbours_is_the_exact_posterior(rows):
 
 def test_a_kernel_without_coordinates_is_refused_before_the_work():
     X = np.eye(6)
-    with pytest.raises(TypeError, match="Tanimoto has no coordinates"):
+    with pytest.raises(TypeError, match="Tanimoto"):
         condition(GP(Tanimoto(), 0.1), X, X[:, 0], local=Local(), key=jax.random.key(0))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"), [((0,), "neighbours must be at least 1"), ((5, 1.0), "taper must be")]
-)
-def test_settings_that_make_no_sense_are_refused(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
+@pytest.mark.parametrize(("arguments", "named"), [((0,), "neighbours"), ((5, 1.0), "taper")])
+def test_settings_that_make_no_sense_are_refused(arguments, named):
+    with pytest.raises(ValueError, match=named):
         Local(*arguments)
 
 
@@ -167,7 +165,7 @@ def test_auto_counts_on_it_above_the_exact_sizes(monkeypatch):
     process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
     posterior = condition(process, X, y, num_samples=4, key=key)
     assert posterior.info.solver == "SAP"
-    assert "a local projection finishes" in posterior.info.reason
+    assert posterior.local is not None
     exact = condition(process, X, y, num_samples=4, key=key, solver=Cholesky())
     assert float(jnp.max(jnp.abs(posterior.samples(x) - exact.samples(x)))) < 0.03
     assert condition(process, X, y, num_samples=1, key=key, solver=Auto(local=None)).finish is None
@@ -175,7 +173,7 @@ def test_auto_counts_on_it_above_the_exact_sizes(monkeypatch):
     monkeypatch.setattr(auto_module, "SUBSET_ROWS", 200)
     largest = condition(process, X, y, num_samples=4, key=key)
     assert largest.solution.points.shape == (200, 2)
-    assert "200 of them give what is global" in largest.info.reason
+    assert "200" in largest.info.reason
     assert float(jnp.max(jnp.abs(largest.mean(x) - exact.mean(x)))) < 0.1
 
 

@@ -165,20 +165,20 @@ def test_each_point_with_a_residual_on_demand(setting):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "named"),
     [
-        ({"bounds": [(0, 1)]}, "for each of the 2 inputs"),
-        ({"bounds": [(0, 1), (1, 0)]}, "low below high"),
+        ({"bounds": [(0, 1)]}, "bounds.*2 inputs"),
+        ({"bounds": [(0, 1), (1, 0)]}, "bounds"),
         ({"bounds": [(0, 1), (0, np.inf)]}, "finite"),
-        ({"X": np.zeros((3, 2))}, "given together"),
-        ({"X": np.zeros((3, 1)), "y": np.zeros(3)}, "bounds has 2 rows"),
-        ({"scale": [1.0, 2.0, 3.0]}, "one for each input"),
-        ({"scale": -1.0}, "positive"),
+        ({"X": np.zeros((3, 2))}, "X and y"),
+        ({"X": np.zeros((3, 1)), "y": np.zeros(3)}, "bounds.*2"),
+        ({"scale": [1.0, 2.0, 3.0]}, "scale"),
+        ({"scale": -1.0}, "scale"),
     ],
 )
-def test_bad_input_gets_a_sentence(arguments, sentence):
+def test_bad_input_gets_a_sentence(arguments, named):
     f = Function(Canonical(RBF(), jnp.zeros((1, 2))), jnp.ones((1, 1)))
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=named):
         maximise(f, **({"bounds": UNIT, "key": jax.random.key(0)} | arguments))
 
 

@@ -78,37 +78,37 @@ def test_a_function_of_snapped_points_is_constant_in_between():
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
+    ("make", "named"),
     [
-        (lambda: Real(1, 0), r"Real\.low must be at most"),
-        (lambda: Real(1, 1), "leave a fixed input out"),
-        (lambda: Real(0, 1, log=True), "must be positive on a logarithmic scale"),
+        (lambda: Real(1, 0), r"Real\.low"),
+        (lambda: Real(1, 1), "Real"),
+        (lambda: Real(0, 1, log=True), "Real"),
         (lambda: Real(0, float("nan")), "finite"),
         (lambda: Integer(5, 2), r"Integer\.low"),
-        (lambda: Integer(0.5, 2), "must be an integer, but it is 0.5"),
-        (lambda: Categorical(("a",)), r"Categorical\.choices must be at least two"),
-        (lambda: Categorical(("a", "a")), r"Categorical\.choices must be .*'a', 'a'"),
-        (lambda: Categorical(("a", [1])), r"Categorical\.choices must be .*\[1\]"),
-        (lambda: Space.of([]), "bounds are empty"),
+        (lambda: Integer(0.5, 2), r"0\.5"),
+        (lambda: Categorical(("a",)), r"Categorical\.choices"),
+        (lambda: Categorical(("a", "a")), r"Categorical\.choices.*'a'.*'a'"),
+        (lambda: Categorical(("a", [1])), r"Categorical\.choices.*\[1\]"),
+        (lambda: Space.of([]), "bounds"),
         (lambda: Space.of([(0, 1), (0, 1, 2)]), r"bounds\[1\]"),
     ],
 )
-def test_bounds_that_make_no_sense(make, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_bounds_that_make_no_sense(make, named):
+    with pytest.raises(ValueError, match=named):
         make()
 
 
 @pytest.mark.parametrize(
-    ("row", "sentence"),
+    ("row", "named"),
     [
-        ((0.0, 0.1, 5), "4 inputs, but it has 3"),
-        ((0.0, -0.1, 5, "a"), r"X\[:, 1\] must be positive"),
-        ((np.nan, 0.1, 5, "a"), r"X\[:, 0\] has NaN"),
-        ((0.0, 0.1, 5.5, "a"), r"X\[:, 2\] must be .*5\.5"),
-        ((0.0, 0.1, 5, "z"), r"X\[:, 3\] has the value 'z'"),
-        (("zero", 0.1, 5, "a"), r"X\[:, 0\] must be numeric"),
+        ((0.0, 0.1, 5), "4.*3"),
+        ((0.0, -0.1, 5, "a"), r"X\[:, 1\]"),
+        ((np.nan, 0.1, 5, "a"), r"X\[:, 0\]"),
+        ((0.0, 0.1, 5.5, "a"), r"X\[:, 2\].*5\.5"),
+        ((0.0, 0.1, 5, "z"), r"X\[:, 3\].*'z'"),
+        (("zero", 0.1, 5, "a"), r"X\[:, 0\]"),
     ],
 )
-def test_points_that_make_no_sense(row, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_points_that_make_no_sense(row, named):
+    with pytest.raises(ValueError, match=named):
         MIXED.encode([row])

@@ -74,14 +74,14 @@ def test_rows_with_a_gap_are_left_out(written):
     rows = scan.encoding.read(path, count=2, skip_missing=True)
     np.testing.assert_array_equal(rows.inputs, [[1, 0, 1], [16, 1, 0]])
     np.testing.assert_array_equal(rows.y, [1, 5])
-    with pytest.raises(ValueError, match="column 'size' has 1 missing value"):
+    with pytest.raises(ValueError, match="'size'"):
         inputs(scan, path)
 
 
 def test_a_text_that_is_not_known_is_none_of_those_that_are_if_that_is_allowed(written):
     scan = infer_encoding(written("colour,y\nred,1\nblue,2\n"), "y", one_hot=[])
     new = written("colour\ngreen\nred\n", "new.csv")
-    with pytest.raises(ValueError, match=r"column 'colour' has the unseen category 'green', .* --allow-unknown"):
+    with pytest.raises(ValueError, match=r"'colour'.*'green'.*--allow-unknown"):
         inputs(scan, new)
     np.testing.assert_array_equal(inputs(scan, new, allow_unknown=True), [[0, 0], [0, 1]])
 
@@ -96,7 +96,7 @@ def test_columns_are_kept_as_they_are(written, tmp_path):
     pq.write_table(pa.table({"x": [1.0, 2.0], "id": pa.array([7, 8], pa.int64())}), tmp_path / "new.parquet")
     (block,) = scan.encoding.blocks(tmp_path / "new.parquet", keep=["id"])
     assert block.kept["id"].type == pa.int64()
-    with pytest.raises(ValueError, match="lacks 'key', which --keep names"):
+    with pytest.raises(ValueError, match=r"'key'.*--keep"):
         inputs(scan, new, keep=["key"])
 
 
@@ -122,31 +122,31 @@ def test_separators_and_decimal_points_are_told_from_the_file(written, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "sentence"),
+    ("name", "content", "named"),
     [
-        ("table.csv", gzip.compress(b"x,y\n1,2\n", mtime=0), "table.csv is compressed with gzip: .* .csv.gz"),
-        ("table.csv.gz", b"x,y\n1,2\n", "table.csv.gz is not compressed with gzip"),
-        ("table.csv", "x,y\n1,2\n".encode("utf-16"), "table.csv is not a table in UTF-8: .* `iconv -f utf-16 -t utf8"),
+        ("table.csv", gzip.compress(b"x,y\n1,2\n", mtime=0), r"table\.csv .*\.csv\.gz"),
+        ("table.csv.gz", b"x,y\n1,2\n", r"table\.csv\.gz"),
+        ("table.csv", "x,y\n1,2\n".encode("utf-16"), r"table\.csv.*-f utf-16 -t utf8"),
     ],
 )
-def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, name, content, sentence):
+def test_bytes_that_are_not_what_the_name_says_are_a_sentence(tmp_path, capsys, name, content, named):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=named):
         infer_encoding(tmp_path / name, "y")
     assert main(["fit", str(tmp_path / name), "--target", "y", "--out", str(tmp_path / "model")]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if "reading" not in line]
     assert len(said) == 1
-    assert re.search(sentence, said[0])
+    assert re.search(named, said[0])
 
 
 def test_a_pipe_is_not_said_to_be_missing(tmp_path):
     os.mkfifo(tmp_path / "table.csv")
-    with pytest.raises(ValueError, match=r"table.csv is not a regular file"):
+    with pytest.raises(ValueError, match=r"table\.csv"):
         infer_encoding(tmp_path / "table.csv", "y")
 
 
 def test_another_encoding_is_a_sentence(written):
-    with pytest.raises(ValueError, match=r"table.csv is not a table in UTF-8: .* `iconv -f latin1 -t utf8 table.csv`"):
+    with pytest.raises(ValueError, match=r"table\.csv.*`iconv -f latin1 -t utf8 table.csv`"):
         infer_encoding(written("area (m²),y\n1,2\n", encoding="latin1"), "y")
 
 
@@ -171,16 +171,11 @@ def test_zones_are_not_mixed(written, tmp_path):
     naive = infer_encoding(written("when,y\n2024-01-01,1\n2024-01-04,2\n"), "y")
     zoned = infer_encoding(written("when,y\n2024-01-01T00:00Z,1\n2024-01-04T00:00Z,2\n", "zoned.csv"), "y")
     day = pa.array([datetime.datetime(2024, 1, 5)], pa.timestamp("s"))
-    for scan, type, sentence in (
-        (naive, pa.timestamp("s", "Europe/Berlin"), "holds a date with a time zone, where a date is expected"),
-        (zoned, pa.timestamp("s"), "holds a date, where a date with a time zone is expected"),
-    ):
+    for scan, type in ((naive, pa.timestamp("s", "Europe/Berlin")), (zoned, pa.timestamp("s"))):
         pq.write_table(pa.table({"when": day.cast(type)}), tmp_path / "new.parquet")
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match="'when'"):
             inputs(scan, tmp_path / "new.parquet")
-    with pytest.raises(
-        ValueError, match=r"column 'when' holds '2024-01-05.*', where a date with a time zone is expected"
-    ):
+    with pytest.raises(ValueError, match=r"'when'.*'2024-01-05"):
         inputs(zoned, written("when\n2024-01-05T00:00\n", "new.csv"))
 
 
@@ -192,12 +187,9 @@ def test_a_day_without_end_is_a_day(written):
 
 def test_gaps_and_other_numbers_are_no_truth_values(written, tmp_path):
     scan = infer_encoding(written("flag,y\ntrue,1\nfalse,2\n"), "y")
-    for values, sentence in (
-        ([1.0, np.nan], "column 'flag' has 1 missing value"),
-        ([0.0, 2.0], "column 'flag' holds 2, where true or false is expected"),
-    ):
+    for values, named in (([1.0, np.nan], "'flag'.* 1 "), ([0.0, 2.0], "'flag'.* 2")):
         pq.write_table(pa.table({"flag": pa.array(values)}), tmp_path / "new.parquet")
-        with pytest.raises(ValueError, match=sentence):
+        with pytest.raises(ValueError, match=named):
             inputs(scan, tmp_path / "new.parquet")
     pq.write_table(pa.table({"flag": [1, 0]}), tmp_path / "new.parquet")
     np.testing.assert_array_equal(inputs(scan, tmp_path / "new.parquet")[:, 0], [1, 0])
@@ -210,25 +202,25 @@ def test_the_index_of_pandas_is_no_input(tmp_path):
 
 def test_tables_without_rows_and_names_that_would_be_there_twice(written, tmp_path):
     pq.write_table(pa.table({"a": pa.array([], pa.string()), "y": pa.array([], pa.float64())}), tmp_path / "no.parquet")
-    with pytest.raises(ValueError, match="'a' holds text"):
+    with pytest.raises(ValueError, match="'a'"):
         infer_encoding(tmp_path / "no.parquet", "y")
-    with pytest.raises(ValueError, match="two inputs named 'a is missing'"):
+    with pytest.raises(ValueError, match="'a is missing'"):
         infer_encoding(written("a,a is missing,y\n1,2,3\n,4,5\n"), "y", impute=True)
-    with pytest.raises(ValueError, match=r"Column 'b' has the most \(2 of 2\)"):
+    with pytest.raises(ValueError, match=r"'b'.*2 of 2"):
         infer_encoding(written("a,b,y\n1,,3\n,,5\n"), "y", skip_missing=True)
 
 
 @pytest.mark.parametrize(
-    ("frame", "sentence"),
+    ("frame", "named"),
     [
-        (pd.DataFrame({"when": [19000, 19001], "size": [1.0, 2.0]}), "'when' holds a number, where a date is expected"),
-        (pd.DataFrame({"when": pd.to_datetime(["2024-01-01"]), "size": ["1.5"]}), "'size' holds text, where a number"),
-        (np.ones((2, 2)), "frame must be"),
+        (pd.DataFrame({"when": [19000, 19001], "size": [1.0, 2.0]}), "'when'"),
+        (pd.DataFrame({"when": pd.to_datetime(["2024-01-01"]), "size": ["1.5"]}), "'size'"),
+        (np.ones((2, 2)), "frame"),
     ],
 )
-def test_a_frame_is_refused_where_a_file_would_be(written, frame, sentence):
+def test_a_frame_is_refused_where_a_file_would_be(written, frame, named):
     scan = infer_encoding(written("when,size,y\n2024-01-01,1,1\n2024-01-04,2,2\n"), "y")
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=named):
         scan.encoding.matrix(frame)
 
 
@@ -250,5 +242,5 @@ def test_a_data_frame_becomes_the_matrix_of_its_table(written, library):
     frame = pd.read_csv(path, parse_dates=["when"])
     frame = frame if library is pd else pl.from_pandas(frame)
     np.testing.assert_array_equal(scan.encoding.matrix(frame), inputs(scan, path))
-    with pytest.raises(ValueError, match="the frame lacks 'size', 'when', which the model needs"):
+    with pytest.raises(ValueError, match=r"'size'.*'when'"):
         scan.encoding.matrix(frame[["colour", "sold"]])

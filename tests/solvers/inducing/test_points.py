@@ -98,15 +98,15 @@ def test_impossible_numbers_are_refused(X, key, num):
         lambda: inducing.greedy(KERNEL, X, num, key=key),
         lambda: inducing.eliminate(KERNEL, X, key=key, num=num),
     ):
-        with pytest.raises(ValueError, match="num must be between 1 and the 2000 rows"):
+        with pytest.raises(ValueError, match=r"num.*2000"):
             choose()
 
 
 def test_elimination_wants_one_of_ratio_and_number(X, key):
     for arguments in ({}, {"ratio": 0.1, "num": 10}):
-        with pytest.raises(ValueError, match="give either ratio"):
+        with pytest.raises(ValueError, match=r"ratio.*num"):
             inducing.eliminate(KERNEL, X, key=key, **arguments)
-    with pytest.raises(ValueError, match="ratio must be positive"):
+    with pytest.raises(ValueError, match="ratio"):
         inducing.eliminate(KERNEL, X, key=key, ratio=-1.0)
-    with pytest.raises(ValueError, match="NaN or infinite"):
+    with pytest.raises(ValueError, match="NaN"):
         inducing.eliminate(KERNEL, np.full((3, 2), np.nan), key=key, ratio=1.0)
