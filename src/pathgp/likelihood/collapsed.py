@@ -10,9 +10,6 @@ from pathgp.posterior.gp import GP, check_data
 from pathgp.solvers.inducing.base import InducingCholesky, NormalEquations
 from pathgp.system.system import System
 
-JITTER = 1e-10
-"""Relative jitter of K_zz, since points may coincide. It lowers the bound slightly, which remains a lower bound."""
-
 
 def collapsed_bound(
     gp: GP, X: Shaped[ArrayLike, "..."], y: Shaped[ArrayLike, "..."], z: Shaped[ArrayLike, "..."]
@@ -43,7 +40,8 @@ def collapsed_bound(
     checks.require_noise_shape(gp.noise, X.shape[0])
     system = System(gp.kernel, X, gp.noise)
     points = InducingCholesky(checks.as_inputs(z, "z")).support(system)
-    _, gram, right = NormalEquations.of(system, points, (y - gp.mean)[:, None], JITTER)
+    # The jitter of K_zz lowers the bound slightly, which remains a lower bound.
+    _, gram, right = NormalEquations.of(system, points, (y - gp.mean)[:, None], np.float64)
     noise = np.asarray(system.noise_diagonal, dtype=np.float64)
     squares = (np.asarray(y, dtype=np.float64) - float(gp.mean)) ** 2
     variances = np.asarray(gp.kernel.diag(X), dtype=np.float64)

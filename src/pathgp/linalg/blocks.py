@@ -9,8 +9,6 @@ from pathgp.parallel.sharding import replicate, shard_map_rows
 
 LEAF = 256
 """Size up to which `inverse_factor` calls LAPACK instead of recursing."""
-MOST = 10
-"""Largest number of attempts to factorise a damped block; each raises the damping fourfold."""
 
 
 def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
@@ -32,29 +30,6 @@ def inverse_factor(A: Float[Array, "b b"]) -> Float[Array, "b b"]:
     C = A[half:, :half] @ M1.T
     M2 = inverse_factor(A[half:, half:] - C @ C.T)
     return jnp.block([[M1, jnp.zeros((half, n - half), A.dtype)], [-M2 @ (C @ M1), M2]])
-
-
-def damped_inverse_factor(K: Float[Array, "b b"], noise: Float[Array, "b"]) -> Float[Array, "b b"]:
-    """Return L⁻¹ with LLᵀ = K + diag(max(noise, δ)), where δ is a damping (jitter) large enough for the dtype.
-
-    δ starts at the rounding error of the largest eigenvalue of K. That is too small where rows close together occur
-    with outlying rows, which round K by more, and the factorisation adds rounding of its own. For a positive
-    semi-definite K, diag((K + δI)⁻¹) ≤ 1/δ. So δ is raised fourfold until the diagonal of the inverse L⁻ᵀL⁻¹ is at
-    most 2/δ, where the factor of two allows for its rounding. After `MOST` attempts the last result is returned.
-    """
-    # The largest row sum bounds the largest eigenvalue.
-    resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
-
-    def failed(state: tuple[Array, Array, Array]) -> Array:
-        tries, delta, factor = state
-        return (tries < MOST) & ~(jnp.max(jnp.sum(factor**2, axis=0)) <= 2 / delta)  # negated, so that NaN has failed
-
-    def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        tries, delta, _ = state
-        return tries + 1, 4 * delta, inverse_factor(K + jnp.diag(jnp.maximum(noise, 4 * delta)))
-
-    none = jnp.zeros((), int), resolved / 4, jnp.full_like(K, jnp.nan)
-    return jax.lax.while_loop(failed, attempt, none)[2]
 
 
 def top_eigenvalue(K: Float[Array, "b b"]) -> Float[Array, ""]:

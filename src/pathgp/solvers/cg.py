@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.linalg.blocks import tall_svd
+from pathgp.linalg.jitter import least_noise_of_rows
 from pathgp.parallel.sharding import gather_rows, shard_map_rows
 from pathgp.solvers.loop import Iterative, Position, Solve
 from pathgp.system.system import System, Targets
@@ -76,8 +77,9 @@ class CG(Iterative):
         if self.rank == 0:
             return None
         L, _ = pivoted_cholesky(system, min(self.rank, system.size))
-        resolved = jnp.finfo(L.dtype).eps * jnp.sum(L**2)  # with less noise, P⁻¹ would be rounding error
-        noise = jnp.maximum(system.noise_diagonal, resolved)[:, None]
+        # With less noise, P⁻¹ would be rounding error. |L||L|ᵀ1 bounds the row sums of LLᵀ.
+        least = least_noise_of_rows(jnp.abs(L) @ jnp.sum(jnp.abs(L), axis=0))
+        noise = jnp.maximum(system.noise_diagonal, least)[:, None]
         # An SVD avoids the product LᵀΣ⁻¹L, which would square the condition number.
         Q, S = tall_svd(system.mesh, L / jnp.sqrt(noise))
         return _Preconditioner(Q, 1 / (1 + S**2), noise)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features
+from pathgp.linalg.jitter import least_noise
 from pathgp.linalg.neighbours import Neighbours, build_index
 from pathgp.linalg.small import definite_solve
 from pathgp.linalg.tiles import map_rows
@@ -153,10 +154,8 @@ class Projection(Features):
         K, k = self.kernel(X_c, X_c), self.kernel(X_c, x[None])[:, 0]
         u = self._fade(self.kernel.coordinates(X_c) - self.kernel.coordinates(x[None]))
         v = self.kernel.diag(x[None])[0]
-        # Noise below the rounding of the top eigenvalue of K_cc (at most the largest row sum) would not keep H positive
-        # definite.
-        resolved = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))
-        diagonal = u**2 * jnp.maximum(noise, resolved) + (1 - u**2) * v
+        # With less noise, H might not be positive definite.
+        diagonal = u**2 * jnp.maximum(noise, least_noise(K)) + (1 - u**2) * v
         H = u[:, None] * K * u[None, :] + jnp.diag(diagonal)
         a = u * definite_solve(H, u * k)
         variance = v - 2 * a @ k + a @ (K @ a) + jnp.sum(a**2 * noise)

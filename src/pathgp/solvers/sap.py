@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
-from pathgp.linalg.blocks import damped_inverse_factor
+from pathgp.linalg.jitter import damped_inverse_factor, least_noise
 from pathgp.linalg.neighbours import Exhaustive, neighbourhood_order, smallest
 from pathgp.linalg.small import definite_solve
 from pathgp.linalg.tiles import column_sharded_product, map_rows, row_sharded_product
@@ -365,8 +365,7 @@ def _probes(local: Local | None, system: System, targets: Targets, order: Int[Ar
 
     def around(x: Float[Array, "d"], c: Int[Array, "m"]) -> tuple[Array, Array]:
         K, k = system.kernel(X[c], X[c]), system.kernel(X[c], x[None])[:, 0]
-        least = 2 * jnp.finfo(K.dtype).eps * jnp.max(jnp.sum(jnp.abs(K), axis=1))  # smallest noise that K resolves
-        a = definite_solve(K + jnp.diag(jnp.maximum(noise[c], least)), k)
+        a = definite_solve(K + jnp.diag(jnp.maximum(noise[c], least_noise(K))), k)
         return a, system.kernel.diag(x[None])[0] - a @ k
 
     block, variance = jax.vmap(around)(x, near)

@@ -1,15 +1,12 @@
 """The variational distribution q(u) of a function's values at inducing points."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from pathgp.kernels import Kernel
 from pathgp.linalg.blocks import inverse_factor
-
-MOST_JITTER = 0.1
-"""The jitter is raised no further once it exceeds this share of the mean of the diagonal of K_zz."""
+from pathgp.linalg.jitter import LARGEST_SHARE, raise_traced_jitter
 
 
 class Variational(eqx.Module):
@@ -51,14 +48,9 @@ def whitening(kernel: Kernel, z: Float[Array, "M d"], jitter: Float[Array, ""]) 
     return inverse_factor(kernel(z, z) + jitter * jnp.eye(z.shape[0], dtype=z.dtype))
 
 
-def least_jitter(kernel: Kernel, z: Float[Array, "M d"], start: Float[Array, ""]) -> Float[Array, ""]:
-    """Return the first of `start`, 10 · `start`, … for which L⁻¹ is finite.
-
-    If there is none, return a value above a tenth of the mean variance.
-    """
-    limit = MOST_JITTER * jnp.mean(kernel.diag(z))
-
-    def fails(jitter: Float[Array, ""]) -> Array:
-        return ~jnp.all(jnp.isfinite(whitening(kernel, z, jitter))) & (jitter <= limit)
-
-    return jax.lax.while_loop(fails, lambda jitter: 10 * jitter, start)
+def with_jitter(
+    kernel: Kernel, z: Float[Array, "M d"], start: Float[Array, ""]
+) -> tuple[Float[Array, ""], Float[Array, "M M"]]:
+    """Return the first jitter from `start` on for which L⁻¹ is accurate, and L⁻¹."""
+    matrix = lambda jitter: kernel(z, z) + jitter * jnp.eye(z.shape[0], dtype=z.dtype)
+    return raise_traced_jitter(matrix, start, LARGEST_SHARE * jnp.mean(kernel.diag(z)))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,12 +13,12 @@ from scipy import linalg
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
+from pathgp.linalg.jitter import LARGEST_SHARE, least_noise, raise_jitter
 from pathgp.linalg.tiles import pad_rows
 from pathgp.parallel.sharding import shard_map_rows
 from pathgp.runs.run import Run
 from pathgp.solvers.base import Info, Solution, Solver
 from pathgp.solvers.local import Local
-from pathgp.solvers.variational import MOST_JITTER
 from pathgp.system.dense import kernel_float64
 from pathgp.system.system import System, Targets
 
@@ -98,14 +98,14 @@ class NormalEquations(NamedTuple):
     right: Float64[np.ndarray, "M s"]
 
     @classmethod
-    def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], jitter: float) -> "NormalEquations":
+    def of(cls, system: System, z: Float[Array, "M d"], B: Float[Array, "N s"], dtype: Any) -> "NormalEquations":
         """Return the equations, from one tiled pass over the data.
 
-        The jitter is `jitter` times the mean of the diagonal of K_zz, raised until K_zz can be factorised.
+        The jitter is for weights in `dtype`, since points may coincide and the weights must stay small enough for it.
         """
         M = z.shape[0]
         B, system = system.gather_rows(B), system.gathered()  # each process solves the whole system on its own host
-        L = _factor(kernel_float64(system.kernel, z, z), jitter)
+        L = _factor(kernel_float64(system.kernel, z, z), dtype)
         gram, right = np.eye(M), np.zeros((M, B.shape[1]))
         noise = np.asarray(system.noise_diagonal, dtype=np.float64)
         # Tiles of rows bound the memory by 8192 x M.
@@ -126,22 +126,17 @@ class NormalEquations(NamedTuple):
         return linalg.solve_triangular(self.L, U, lower=True, trans=1), relative
 
 
-def _factor(K_zz: Float64[np.ndarray, "M M"], jitter: float) -> Float64[np.ndarray, "M M"]:
-    """Return L with K_zz + jitter · mean(diag K_zz) · I = LLᵀ, where jitter is raised tenfold until there is one.
+def _factor(K_zz: Float64[np.ndarray, "M M"], dtype: Any) -> Float64[np.ndarray, "M M"]:
+    """Return L with K_zz + jitter · I = LLᵀ in float64, with the jitter that `dtype` needs."""
 
-    Raises `ValueError` if there is none up to a jitter of `MOST_JITTER`.
-    """
-    M = len(K_zz)
-    while True:
-        try:
-            return linalg.cholesky(K_zz + jitter * np.trace(K_zz) / M * np.eye(M), lower=True)
-        except linalg.LinAlgError as error:
-            if jitter > MOST_JITTER:
-                raise ValueError(
-                    f"K_zz is not positive definite to working precision, even with {jitter:.0e} of its mean added to "
-                    "its diagonal: choose fewer points, or points that lie further apart."
-                ) from error
-            jitter *= 10
+    def factorise(jitter: float) -> Float64[np.ndarray, "M M"]:
+        L = linalg.cholesky(K_zz + jitter * np.eye(len(K_zz)), lower=True)
+        # No pivot of K_zz + jitter · I is below the jitter; one that is would be rounding error.
+        if not np.min(np.diag(L)) ** 2 > jitter / 2:
+            raise ValueError("a pivot is rounding error")
+        return L
+
+    return raise_jitter(factorise, least_noise(K_zz, dtype), LARGEST_SHARE * float(np.mean(np.diag(K_zz))))[1]
 
 
 class InducingCholesky(Inducing):
@@ -170,17 +165,7 @@ class InducingCholesky(Inducing):
         """Return the exact solution. `key` and `init` have no effect, and `run` only observes."""
         clock = time.perf_counter()
         z = self.support(system)
-        return to_solution(
-            self, z, NormalEquations.of(system, z, targets.total, relative_jitter(z)), system.size, clock, run
-        )
-
-
-def relative_jitter(z: Float[Array, "M d"]) -> float:
-    """Return the relative jitter for weights in the dtype of z.
-
-    Points may coincide, and weights must stay small enough for that dtype.
-    """
-    return 10 * float(jnp.finfo(z.dtype).eps)
+        return to_solution(self, z, NormalEquations.of(system, z, targets.total, z.dtype), system.size, clock, run)
 
 
 def to_solution(

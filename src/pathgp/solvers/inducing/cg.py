@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
+from pathgp.linalg.jitter import least_noise_of_rows
 from pathgp.linalg.tiles import column_sharded_product
 from pathgp.parallel.sharding import replicate
 from pathgp.solvers.inducing.base import Inducing, gram_product, right_hand_side
@@ -90,14 +91,11 @@ class InducingCG(Inducing, Iterative):
         jitter, ridge = float(plan.precondition.jitter), float(plan.ridge)
         return "" if jitter <= ridge else f"{jitter:.0e} was added to the diagonal of K_zz in the preconditioner"
 
-    def resolved(self, system: System) -> Float[Array, ""]:
-        """Return the jitter of K_zz: about the rounding of its top eigenvalue.
-
-        With less, the weights would be nothing but rounding error.
-        """
+    def least_jitter(self, system: System) -> Float[Array, ""]:
+        """Return the jitter of K_zz; with less, the weights would be nothing but rounding error."""
         ones = jnp.ones((self.points.shape[0], 1), self.points.dtype)
         row_sums = column_sharded_product(system.mesh, system.kernel, self.points, self.points, ones, system.tile)
-        return 4 * jnp.finfo(row_sums.dtype).eps * jnp.max(row_sums)
+        return least_noise_of_rows(row_sums)
 
     def product(self, plan: _Plan, system: System, V: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """Return (K_zz + K_zX Σ⁻¹ K_Xz) V."""
@@ -155,7 +153,7 @@ def _sums(
 ) -> tuple[Float[Array, "M s"], Float[Array, ""], Float[Array, ""]]:
     """Return the right-hand side, the jitter of K_zz, and tr(Σ⁻¹)/M."""
     ratio = jnp.sum(system.precision) / solver.points.shape[0]
-    return right_hand_side(solver.points, system, targets.total), solver.resolved(system), ratio
+    return right_hand_side(solver.points, system, targets.total), solver.least_jitter(system), ratio
 
 
 @jax.jit

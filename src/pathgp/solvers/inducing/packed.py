@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from scipy import linalg
 
 from pathgp.kernels import Kernel
-from pathgp.solvers.variational import MOST_JITTER
+from pathgp.linalg.jitter import LARGEST_SHARE, raise_jitter
 from pathgp.system.dense import kernel_float64
 
 BLOCK, ROWS = 512, 256
@@ -28,27 +28,20 @@ class Packed(eqx.Module):
 
     @classmethod
     def of(cls, kernel: Kernel, z: Float[Array, "M d"], ratio: float, jitter: float) -> "Packed":
-        """Return the factors of K = k(z, z), for the first of `jitter`, 10 · `jitter`, … for which both exist.
+        """Return the factors of K = k(z, z), for the least jitter from `jitter` on for which both exist.
 
         Raises `ValueError` if no jitter up to a tenth of the mean variance is enough.
         """
-        most = MOST_JITTER * float(jnp.mean(kernel.diag(z)))
         H = _aligned(z.shape[0], z.dtype)
-        while True:
+
+        def factorise(jitter: float) -> Float[np.ndarray, "M"]:
             # A failed attempt has overwritten H, so the next one evaluates it again.
             _evaluate(kernel, z, H)
             H[np.diag_indices_from(H)] += jitter
-            try:
-                D = pack(H, ratio)
-            except ValueError as error:
-                if jitter > most:
-                    raise ValueError(
-                        f"K_zz is not positive definite to working precision, even with {jitter:.0e} added to its "
-                        "diagonal: choose fewer points, or points that lie further apart."
-                    ) from error
-                jitter *= 10
-                continue
-            return cls(jax.device_put(jnp.from_dlpack(H), z.sharding), jnp.asarray(D), jnp.asarray(jitter, z.dtype))
+            return pack(H, ratio)
+
+        jitter, D = raise_jitter(factorise, jitter, LARGEST_SHARE * float(jnp.mean(kernel.diag(z))))
+        return cls(jax.device_put(jnp.from_dlpack(H), z.sharding), jnp.asarray(D), jnp.asarray(jitter, z.dtype))
 
     def __call__(self, r: Float[Array, "M s"]) -> Float[Array, "M s"]:
         """Return L⁻ᵀ T⁻¹ D⁻¹ T⁻ᵀ L⁻¹ r."""

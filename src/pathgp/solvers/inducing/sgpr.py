@@ -11,7 +11,7 @@ from scipy import linalg
 from pathgp import _checks as checks
 from pathgp.runs.run import Run
 from pathgp.solvers.base import Solution
-from pathgp.solvers.inducing.base import Inducing, NormalEquations, relative_jitter, to_solution
+from pathgp.solvers.inducing.base import Inducing, NormalEquations, to_solution
 from pathgp.system.system import System, Targets
 
 
@@ -49,7 +49,7 @@ class SGPR(Inducing):
         z, means = self.support(system), targets.num_means
         f_z = np.asarray(targets.draws_at(z), dtype=np.float64)
         B = jnp.concatenate([targets.total[:, :means], targets.noise[:, means:]], axis=1)
-        equations = NormalEquations.of(system, z, B, relative_jitter(z))
+        equations = NormalEquations.of(system, z, B, z.dtype)
         # Since A Σ^−½ f^(z)(X) = AAᵀ L⁻¹ f(z), f^(z) need not be evaluated at the data.
         whitened = linalg.solve_triangular(equations.L, f_z, lower=True)
         equations.right[:, means:] += equations.gram @ whitened - whitened

@@ -13,12 +13,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
+from pathgp.linalg.jitter import LARGEST_SHARE, least_noise
 from pathgp.parallel.sharding import map_over_devices
 from pathgp.runs.run import Run
 from pathgp.solvers.base import DivergenceError, Info, Solution, warn_unless_converged
 from pathgp.solvers.batches import Batches
 from pathgp.solvers.inducing.base import Inducing, right_hand_side
-from pathgp.solvers.variational import MOST_JITTER, Variational, least_jitter, whitening
+from pathgp.solvers.variational import Variational, whitening, with_jitter
 from pathgp.system.system import System, Targets
 
 CHECKS = 100
@@ -184,7 +185,7 @@ class SVGP(Inducing):
         return Info("SVGP", steps, passes, seconds, self.tolerance, relative, relative <= self.tolerance, reason)
 
     def _refuse_jitter(self, system: System, state: _State) -> None:
-        limit = MOST_JITTER * float(jnp.mean(system.kernel.diag(self.points)))
+        limit = LARGEST_SHARE * float(jnp.mean(system.kernel.diag(self.points)))
         if float(state.jitter) > limit:
             raise ValueError(
                 f"K_zz is not positive definite at the inducing points even with {limit:.1e} added to its diagonal: "
@@ -209,9 +210,7 @@ def _start(
     """Return the state with q(u) = p(u), or with the mean of a warm start, and L⁻¹ at the points."""
     z, M = solver.points, solver.points.shape[0]
     K_zz = system.kernel(z, z)
-    smallest = 10 * jnp.finfo(z.dtype).eps * jnp.mean(jnp.diag(K_zz))
-    jitter = least_jitter(system.kernel, z, smallest)
-    L_inverse = whitening(system.kernel, z, jitter)
+    jitter, L_inverse = with_jitter(system.kernel, z, least_noise(K_zz))
     # Weights v = K_zz⁻¹Lm have the whitened mean m = L⁻¹K_zz v.
     mean = jnp.zeros(M, z.dtype) if init is None else L_inverse @ (K_zz @ init + jitter * init)
     parameters = _Parameters(mean, jnp.zeros((M, M), z.dtype), z if solver.move_points else None)
@@ -261,7 +260,7 @@ def _advance(
         jitter = state.jitter
         if state.parameters.points is not None:
             # Points that move closer together may need a larger jitter; it never decreases.
-            jitter = least_jitter(system.kernel, state.parameters.points, jitter)
+            jitter, _ = with_jitter(system.kernel, state.parameters.points, jitter)
 
         def loss(p: _Parameters) -> Float[Array, ""]:
             z = solver.points if p.points is None else p.points

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pathgp.linalg.blocks import damped_inverse_factor
+from pathgp.linalg.jitter import damped_inverse_factor
 
 
 def taken(K, noise):
