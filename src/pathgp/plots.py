@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from pathgp.analysis.metrics import rmse
 from pathgp.analysis.spectral import Basis, regions
 from pathgp.posterior.posterior import Posterior
 from pathgp.runs.atomic import write_atomically
@@ -329,11 +330,10 @@ def predicted_panel(
     )  # fmt: skip
     ends = [min(y[shown].min(), mean[shown].min()), max(y[shown].max(), mean[shown].max())]
     axes.plot(ends, ends, "--", color=ORANGE, linewidth=1.2, label="prediction = truth")
-    rmse = np.sqrt(np.mean((y - mean) ** 2))
     axes.set(
         xlabel=f"true {target}",
         ylabel=f"predicted {target}",
-        title=f"{target}: predicted against true, RMSE {rmse:.4g}",
+        title=f"{target}: predicted against true, RMSE {rmse(y, mean):.4g}",
     )
     axes.legend(fontsize=8, loc="upper left")
 

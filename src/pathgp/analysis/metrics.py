@@ -8,7 +8,7 @@ from pathgp.kernels import Kernel
 from pathgp.system.dense import kernel_float64
 
 
-def rmse(y_true: Float[Array, "n"], mean: Float[Array, "n"]) -> Float[Array, ""]:
+def rmse(y_true: Float[Array | np.ndarray, "n"], mean: Float[Array | np.ndarray, "n"]) -> Float[Array, ""]:
     """Return the root mean square error.
 
     Parameters

@@ -24,7 +24,7 @@ class DistinctRows(eqx.Module):
         return jax.ops.segment_sum(A, self.of_row, self.number)
 
 
-def find_duplicates(X: Shaped[Array, "N d"]) -> DistinctRows | None:
+def find_duplicates(X: Shaped[Array | np.ndarray, "N d"]) -> DistinctRows | None:
     """Return the distinct row of each row of X, or None if there are no duplicates.
 
     Rows are sorted by a random projection, which is equal for equal rows. Adjacent rows in that order are compared.

@@ -17,6 +17,7 @@ from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
 from pathgp.solvers import Auto, Cholesky, Solver
+from pathgp.system.duplicates import find_duplicates
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
 
@@ -235,8 +236,10 @@ def _filled_up(
 
     `condition` would merge duplicate rows itself, to a new size at every ask, and each size has to be compiled.
     """
-    places, of_row, counts = np.unique(X, axis=0, return_inverse=True, return_counts=True)
-    means = np.bincount(of_row.reshape(-1), weights=y) / counts
+    found = find_duplicates(X)
+    of_row = np.arange(len(X)) if found is None else np.asarray(found.of_row)
+    counts = np.bincount(of_row)
+    places, means = X[np.unique(of_row, return_index=True)[1]], np.bincount(of_row, weights=y) / counts
     extra = (settings.rows(counts.size) or counts.size) - counts.size
     variance = float(gp.kernel.diag(jnp.asarray(X[:1], dtype=float))[0])
     noise = np.concatenate([float(gp.noise) / counts, np.full(extra, PADDING_NOISE * variance)])

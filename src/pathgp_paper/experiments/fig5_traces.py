@@ -19,7 +19,7 @@ from pathgp_paper.experiments.base import (
     find,
     plain_log_ticks,
 )
-from pathgp_paper.experiments.problems import Watch, at_weights, problem, rehearsed, solver_of
+from pathgp_paper.experiments.problems import Watch, at_weights, problem, rehearsed, root_mean_square, solver_of
 from pathgp_paper.experiments.verdicts import Behaviour, Claim, ratio
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Traces(Experiment):
         for weights in watch.weights:
             mean, variance = at_weights(posterior, weights).predict(data.X_test)
             found.append(scores(data, np.asarray(mean), np.asarray(variance) + float(gp.noise)))
-        zero = float(np.sqrt(np.mean(np.square(data.y_test))))
+        zero = root_mean_square(data.y_test)
         curves: dict[str, Any] = {name: [score[name] for score in found] for name in ("rmse", "nll")}
         return {"steps": watch.steps, "seconds": watch.seconds, "rmse_of_zero": zero, **curves}
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from scipy import linalg
 
 from pathgp.kernels import Kernel
+from pathgp.linalg.factor import factorise, flush
 from pathgp.linalg.jitter import LARGEST_SHARE, raise_jitter
 from pathgp.system.dense import kernel_float64
 
@@ -58,31 +59,22 @@ def pack(H: Float[np.ndarray, "M M"], ratio: float, block: int = BLOCK) -> Float
     Both factors are computed a block of columns at a time. A block of LᵀL needs the entries below and to the right of
     it, which are still L. A block of T needs the entries above and to the left of it, which are T already. All but the
     diagonal blocks are matrix products.
-
-    Numbers are set to zero if the product of two such numbers would be denormal. The entries of a nearly banded matrix
-    fade into that range, where products take a hundred times as long.
     """
     starts, D, inverses = range(0, len(H), block), np.empty(len(H), H.dtype), []
-    for j in starts:
-        k = j + block
-        panel = H[j:, j:k] - H[j:, :j] @ H[j:k, :j].T
-        L = linalg.cholesky(panel[:block], lower=True, check_finite=False)
-        H[j:k, j:k] = L
-        # A product with the inverse of the small block takes the place of a triangular solve.
-        H[k:, j:k] = _flushed(panel[block:] @ _inverse(L).T)
+    factorise(H, block)
     for j in starts:
         k = j + block
         L = np.tril(H[j:, j:k])
-        Y, corner = _flushed(ratio * (H[j:, :j].T @ L)), ratio * (L.T @ L)
+        Y, corner = flush(ratio * (H[j:, :j].T @ L)), ratio * (L.T @ L)
         corner[np.diag_indices_from(corner)] += 1
         for i, inverse in zip(starts, inverses, strict=False):
             own = slice(i, i + block)
-            Y[own] = _flushed(inverse @ (Y[own] - H[:i, own].T @ Y[:i]))
-        H[:j, j:k] = _flushed(Y / D[:j, None])
+            Y[own] = flush(inverse @ (Y[own] - H[:i, own].T @ Y[:i]))
+        H[:j, j:k] = flush(Y / D[:j, None])
         R = linalg.cholesky(corner - Y.T @ H[:j, j:k], check_finite=False)
         diagonal = np.diag(R)
         D[j:k] = diagonal**2
-        unit = _flushed(R / diagonal[:, None])
+        unit = flush(R / diagonal[:, None])
         H[j:k, j:k] = L[: len(R)] + np.triu(unit, 1)
         inverses.append(_inverse(unit.T))
     return D
@@ -90,13 +82,7 @@ def pack(H: Float[np.ndarray, "M M"], ratio: float, block: int = BLOCK) -> Float
 
 def _inverse(L: Float[np.ndarray, "b b"]) -> Float[np.ndarray, "b b"]:
     """Return the inverse of a lower triangular matrix."""
-    return _flushed(linalg.solve_triangular(L, np.eye(len(L), dtype=L.dtype), lower=True, check_finite=False))
-
-
-def _flushed(A: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m n"]:
-    """Set entries of A to zero, in place, if the product of two such numbers would be denormal; return A."""
-    A[np.abs(A) < np.sqrt(np.finfo(A.dtype).tiny)] = 0
-    return A
+    return flush(linalg.solve_triangular(L, np.eye(len(L), dtype=L.dtype), lower=True, check_finite=False))
 
 
 def _evaluate(kernel: Kernel, z: Float[Array, "M d"], H: Float[np.ndarray, "M M"]) -> None:
@@ -104,7 +90,7 @@ def _evaluate(kernel: Kernel, z: Float[Array, "M d"], H: Float[np.ndarray, "M M"
     M = len(H)
     for i in range(0, M, ROWS):
         start = max(0, min(i, M - ROWS))  # the last tile overlaps, so that only one shape is compiled
-        H[start : start + ROWS] = _flushed(kernel_float64(kernel, z[start : start + ROWS], z).astype(H.dtype))
+        H[start : start + ROWS] = flush(kernel_float64(kernel, z[start : start + ROWS], z).astype(H.dtype))
 
 
 def _aligned(M: int, dtype: np.dtype) -> Float[np.ndarray, "M M"]:
