@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from pathgp.plots import calibration_panel, new_figure, predicted_panel, save_figure
-from pathgp.solvers.auto import SUBSET_ROWS
+from pathgp.solvers import Auto
 from pathgp.thompson import Search, ThompsonSampler
 
 FOLDER = pathlib.Path(__file__).parent
@@ -85,7 +85,7 @@ def draw_million(figure):
     left, right = figure.subplots(1, 2)
     rows = rng.uniform(-1, 1, size=(2400, 2))
     near = np.argsort(np.sum(rows**2, axis=1))[:128]
-    subset = rng.choice(len(rows), int(len(rows) * SUBSET_ROWS / 1_000_000), replace=False)
+    subset = rng.choice(len(rows), int(len(rows) * Auto().subset_rows / 1_000_000), replace=False)
     left.plot(*rows.T, ".", color="#cccccc", markersize=1.5, label="rows")
     left.plot(*rows[subset].T, "o", color=BLUE, markersize=3, label="1 in 40: the subset, long-range")
     left.plot(*rows[near].T, ".", color=ORANGE, markersize=4, label="128 neighbours, short-range")

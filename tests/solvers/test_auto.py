@@ -10,7 +10,6 @@ import pytest
 from pathgp import Local
 from pathgp.kernels import Matern32, Tanimoto
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
-from pathgp.solvers.auto import EXACT_ROWS, PROJECTED_ROWS
 from pathgp.system.system import System
 from tests.support.problems import exact, prediction_error, problem
 
@@ -26,18 +25,18 @@ def test_it_names_its_choice_and_the_reason(key, caplog):
 
 def test_more_rows_take_block_projections_within_the_users_limits():
     system, _ = problem(N=10)
-    many = eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS + 1, 3)))
+    many = eqx.tree_at(lambda s: s.X, system, jnp.zeros((Auto().exact_rows + 1, 3)))
     solver, local, reason = Auto(local=None, error=0.1, tolerance=0.2, max_seconds=7.0).choose(many)
     assert local is None
     assert isinstance(solver, SAP)
     assert (solver.error, solver.tolerance, solver.max_seconds) == (0.1, 0.2, 7.0)
     assert "4001 rows" in reason
-    assert isinstance(Auto().choose(eqx.tree_at(lambda s: s.X, system, jnp.zeros((EXACT_ROWS, 3))))[0], Cholesky)
+    assert isinstance(Auto().choose(eqx.tree_at(lambda s: s.X, system, jnp.zeros((Auto().exact_rows, 3))))[0], Cholesky)
 
 
 def test_a_kernel_without_neighbours_is_solved_without_them():
     system, _ = problem(N=10)
-    many = eqx.tree_at(lambda s: (s.X, s.kernel), system, (jnp.zeros((EXACT_ROWS + 1, 3)), Tanimoto()))
+    many = eqx.tree_at(lambda s: (s.X, s.kernel), system, (jnp.zeros((Auto().exact_rows + 1, 3)), Tanimoto()))
     solver, local, reason = Auto().choose(many)
     assert isinstance(solver, SAP)
     assert solver.local is None
@@ -48,9 +47,9 @@ def test_a_kernel_without_neighbours_is_solved_without_them():
 def test_the_choice_goes_by_the_number_of_rows():
     system, _ = problem(N=10)
     rows = lambda n: eqx.tree_at(lambda s: s.X, system, jnp.zeros((n, 3)))
-    assert isinstance(Auto().choose(rows(EXACT_ROWS + 1)).solver, SAP)
-    assert Auto().choose(rows(EXACT_ROWS + 1)).local == Local()
-    assert isinstance(Auto().choose(rows(PROJECTED_ROWS + 1)).solver, SubsetOfData)
+    assert isinstance(Auto().choose(rows(Auto().exact_rows + 1)).solver, SAP)
+    assert Auto().choose(rows(Auto().exact_rows + 1)).local == Local()
+    assert isinstance(Auto().choose(rows(Auto().projected_rows + 1)).solver, SubsetOfData)
 
 
 def test_blocks_are_neighbourhoods_where_a_local_projection_follows(key):

@@ -4,6 +4,8 @@ Predictions are linear in the targets, F(x) = A(x) b. With the unit vectors for 
 is the covariance of the samples, without any drawing: Cov = k(x,x) − A k(X,x) − k(x,X) Aᵀ + A (K + Σ) Aᵀ.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,6 @@ from pathgp.functions import Canonical, Function
 from pathgp.kernels import RBF, Matern32, Tanimoto
 from pathgp.posterior import posterior as gp
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
-from pathgp.solvers import auto as auto_module
 from pathgp.system.system import System, Targets
 from tests.support.problems import matern32, problem
 
@@ -102,7 +103,9 @@ def test_fewer_rows_than_neighbours_is_the_exact_posterior(rows):
     X, y, x = rng.normal(size=(rows, 2)), rng.normal(size=rows), jnp.asarray(rng.normal(size=(5, 2)), dtype=float)
     process = GP(Matern32(1.0), noise=0.1)
     key = jax.random.key(0)
-    none = condition(process, X, y, solver=SAP(passes=1, block_size=1, averaging=None), local=Local(128), key=key)
+    none = condition(
+        process, X, y, solver=SAP(passes=1, block_size=1, averaging=None), local=Local(128), key=key
+    )
     exact = condition(process, X, y, solver=Cholesky(), key=key)
     np.testing.assert_allclose(none.samples(x), exact.samples(x), atol=1e-4)
 
@@ -156,22 +159,21 @@ def test_the_residual_of_a_subset_vanishes_on_the_subset():
     assert float(jnp.max(jnp.abs(residual))) > 0.1
 
 
-def test_auto_counts_on_it_above_the_exact_sizes(monkeypatch):
-    monkeypatch.setattr(auto_module, "EXACT_ROWS", 300)
+def test_auto_counts_on_it_above_the_exact_sizes():
+    auto = Auto(exact_rows=300, exact_rows_float64=300)
     rng = np.random.default_rng(7)
     X = rng.uniform(-2, 2, size=(600, 2))
     y = np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=600)
     x = jnp.asarray(rng.uniform(-2, 2, size=(30, 2)), dtype=float)
     process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
-    posterior = condition(process, X, y, num_samples=4, key=key)
+    posterior = condition(process, X, y, num_samples=4, key=key, solver=auto)
     assert posterior.info.solver == "SAP"
     assert posterior.local is not None
     exact = condition(process, X, y, num_samples=4, key=key, solver=Cholesky())
     assert float(jnp.max(jnp.abs(posterior.samples(x) - exact.samples(x)))) < 0.03
-    assert condition(process, X, y, num_samples=1, key=key, solver=Auto(local=None)).finish is None
-    monkeypatch.setattr(auto_module, "PROJECTED_ROWS", 500)
-    monkeypatch.setattr(auto_module, "SUBSET_ROWS", 200)
-    largest = condition(process, X, y, num_samples=4, key=key)
+    assert condition(process, X, y, num_samples=1, key=key, solver=dataclasses.replace(auto, local=None)).finish is None
+    auto = dataclasses.replace(auto, projected_rows=500, subset_rows=200)
+    largest = condition(process, X, y, num_samples=4, key=key, solver=auto)
     assert largest.solution.points.shape == (200, 2)
     assert "200" in largest.info.reason
     assert float(jnp.max(jnp.abs(largest.mean(x) - exact.mean(x)))) < 0.1
@@ -192,14 +194,15 @@ def test_a_system_with_one_noise_for_each_row(setting):
     np.testing.assert_allclose(a[0], expected, atol=2e-4)
 
 
-def test_an_update_across_the_exact_sizes_is_finished_too(monkeypatch):
-    monkeypatch.setattr(auto_module, "EXACT_ROWS", 300)
+def test_an_update_across_the_exact_sizes_is_finished_too():
+    auto = Auto(exact_rows=300, exact_rows_float64=300)
     rng = np.random.default_rng(7)
     X = rng.uniform(-2, 2, size=(500, 2))
     y = np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=500)
     x = jnp.asarray(rng.uniform(-2, 2, size=(30, 2)), dtype=float)
     process, key = GP(Matern32(0.7), noise=0.04), jax.random.key(0)
-    updated = condition(process, X[:300], y[:300], num_samples=2, key=key).update(X[300:], y[300:], key=key)
+    before = condition(process, X[:300], y[:300], num_samples=2, key=key, solver=auto)
+    updated = before.update(X[300:], y[300:], key=key)
     assert updated.local is not None
     assert updated.finish is not None or updated.info.relative_residual.max() < 1e-5
     exact = condition(process, X, y, num_samples=2, key=key, solver=Cholesky())

@@ -193,10 +193,10 @@ def test_sizes_are_few_and_only_for_exact_solvers():
 
 
 @pytest.fixture
-def kept(monkeypatch):
+def kept():
     """An optimisation that keeps its posterior, as large ones do, and has been told more since."""
-    monkeypatch.setattr(loop, "RECOMPUTE_MAX_ROWS", 10)
     s = sampler(batch_size=8)
+    s._settings = dataclasses.replace(s._settings, recomputed_rows=10)
     for _ in range(3):
         X = s.ask()
         s.tell(X, bowl(X))

@@ -20,14 +20,13 @@ from jaxtyping import Array, Float, Int
 from threadpoolctl import threadpool_limits
 
 from pathgp.estimator.registry import SOLVERS, look_up
-from pathgp.estimator.regressor import EXACT_LIKELIHOOD_ROWS
 from pathgp.kernels import Matern32
+from pathgp.likelihood import Auto as AutoFit
 from pathgp.likelihood.nearest import POOL_ROWS, PREFIX_ROWS, REFRESH, NearestNeighbour
 from pathgp.linalg.neighbours import Exhaustive
 from pathgp.linalg.tiles import tiled_product
 from pathgp.posterior.condition import condition
-from pathgp.solvers.auto import EXACT_ROWS as SOLVED_ROWS
-from pathgp.solvers.auto import PROJECTED_ROWS, SUBSET_ROWS
+from pathgp.solvers import Auto
 from pathgp.solvers.sap import PROBES
 
 DOUBLE = 8
@@ -242,14 +241,16 @@ def _sap(N: int, c: int, passes: int = SAP_PASSES, block: int | None = None) -> 
 
 
 def _auto(N: int, c: int) -> Work:
-    if N <= SOLVED_ROWS:
+    auto = Auto()
+    if auto.exact_rows >= N:
         return _cholesky(N, c)
-    if N <= PROJECTED_ROWS:
+    if auto.projected_rows >= N:
         return _sap(N, c, PASSES, 1024)
-    part = _sap(SUBSET_ROWS, c, PASSES, 1024)
-    held = float_bytes() * SUBSET_ROWS * c * part.columns + part.bytes
-    name, entries = f"{part.solver} on a subset of {SUBSET_ROWS:,} rows", part.entries + N * SUBSET_ROWS
-    uncut = {"prepared": part.prepared, "first": part.first, "last": part.last + N * SUBSET_ROWS}
+    rows = auto.subset_rows
+    part = _sap(rows, c, PASSES, 1024)
+    held = float_bytes() * rows * c * part.columns + part.bytes
+    name, entries = f"{part.solver} on a subset of {rows:,} rows", part.entries + N * rows
+    uncut = {"prepared": part.prepared, "first": part.first, "last": part.last + N * rows}
     return Work(name, entries=entries, flops=part.flops, columns=7, inputs=6, bytes=held, **uncut)
 
 
@@ -335,7 +336,7 @@ def learning_seconds(N: int, rates: Rates) -> float:
     distances in all. Below, every step searches among all rows. The exact likelihood of few rows is factorised about 60
     times.
     """
-    if N <= EXACT_LIKELIHOOD_ROWS:
+    if AutoFit().exact_rows >= N:
         return rates.flop * 60 * 3 * N**3
     method = NearestNeighbour()
     searched = method.steps * method.batch_size * N
@@ -364,7 +365,7 @@ def judging_seconds(judged: int, N: int, rates: Rates) -> float:
 
 def compiled_bytes(N: int) -> float:
     """Return the memory of Python, JAX and compiled programs."""
-    return STARTING_BYTES + (LEARNING_BYTES if N > EXACT_LIKELIHOOD_ROWS else 0) + levels(N) * LEVEL_BYTES
+    return STARTING_BYTES + (LEARNING_BYTES if AutoFit().exact_rows < N else 0) + levels(N) * LEVEL_BYTES
 
 
 def learning_bytes(N: int) -> float:

@@ -20,7 +20,7 @@ from pathgp.estimator.hyperparameters import fit_gp, initial_gp, row_noise, with
 from pathgp.estimator.registry import SOLVERS, look_up
 from pathgp.estimator.standardize import Scaling, fit_scaling, fit_target_scaling, identity
 from pathgp.kernels import Kernel
-from pathgp.likelihood import Exact, NearestNeighbour, Trace
+from pathgp.likelihood import Auto, Exact, NearestNeighbour, Trace
 from pathgp.linalg.precision import cast
 from pathgp.parallel import jobs
 from pathgp.parallel.sharding import gathered
@@ -32,9 +32,6 @@ from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
 from pathgp.storage.model_file import Classes
-
-EXACT_LIKELIHOOD_ROWS = 1000
-"""Largest number of rows for which hyperparameters are fitted by the exact likelihood."""
 
 
 class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -518,13 +515,12 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if not learns or len(X) == 1:  # one row determines no hyperparameter
             return start, []
         seconds = self._seconds() / 2 / Y.shape[1]  # the other half is for the solve
-        nearest = NearestNeighbour(max_seconds=seconds, mesh=mesh)
         return fit_gp(
             start,
             X,
             Y,
             weights,
-            method=Exact(max_seconds=seconds) if len(X) <= EXACT_LIKELIHOOD_ROWS else nearest,
+            method=Auto(Exact(max_seconds=seconds), NearestNeighbour(max_seconds=seconds, mesh=mesh)),
             key=key,
             mesh=mesh,
             progress=bool(self.verbose),

@@ -1,5 +1,6 @@
 """Hyperparameters learned from the data."""
 
+from pathgp.likelihood.auto import Auto
 from pathgp.likelihood.base import FittingMethod, Trace, default_gp, fit_hyperparameters
 from pathgp.likelihood.collapsed import collapsed_bound
 from pathgp.likelihood.exact import Exact, Neighbourhoods
@@ -8,6 +9,7 @@ from pathgp.likelihood.pathwise import Pathwise
 from pathgp.likelihood.priors import Bounds, LogNormal, ParameterPrior, Prior
 
 __all__ = [
+    "Auto",
     "Bounds",
     "Exact",
     "FittingMethod",

@@ -138,7 +138,7 @@ def fit_hyperparameters(
     key
         Random key.
     method
-        Method of the fit; None is `NearestNeighbour()`.
+        Method of the fit; None is `Auto()`, which chooses by the number of rows.
     prior
         Priors and bounds of the hyperparameters, in the units of X and y. A prior adds its negative log density to −log
         p(y). Bounds hold for the start too.
@@ -159,9 +159,9 @@ def fit_hyperparameters(
     ValueError
         If an argument is not valid, or if the likelihood is not finite at the start.
     """
-    from pathgp.likelihood.nearest import NearestNeighbour
+    from pathgp.likelihood.auto import Auto
 
-    method = NearestNeighbour() if method is None else method
+    method = Auto() if method is None else method
     prior = Prior() if prior is None else prior
     checks.require_instance(gp, GP, "gp", GP_EXAMPLE)
     checks.require_instance(method, FittingMethod, "method", "a method such as likelihood.Exact()")

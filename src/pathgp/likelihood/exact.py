@@ -26,8 +26,6 @@ from pathgp.linalg.factor import factorise
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Slot
 
-MAX_ROWS = 10_000
-"""Most rows of an exact likelihood."""
 THREADED_ROWS = 2000
 """Number of rows from which several threads speed up a factorisation.
 
@@ -70,11 +68,14 @@ class Exact(FittingMethod):
         Number of further starts. None is three for up to `FEW_ROWS` rows, and none for more.
     max_seconds
         Time limit in seconds, for all starts together.
+    max_rows
+        Largest number of rows that it accepts.
     """
 
     steps: int = 100
     restarts: int | None = None
     max_seconds: float = float("inf")
+    max_rows: int = 10_000
 
     def __check_init__(self) -> None:
         checks.require_at_least(self.steps, 1, "Exact.steps")
@@ -92,7 +93,7 @@ class Exact(FittingMethod):
     ) -> tuple[GP, Trace]:
         """Return the GP with the smallest loss over all starts, and the trace.
 
-        Raises `ValueError` if there are more than `MAX_ROWS` rows or the likelihood is not finite at any start.
+        Raises `ValueError` if there are more than `max_rows` rows or the likelihood is not finite at any start.
         """
         evaluations = Evaluations(saved)
         left = dataclasses.replace(self, max_seconds=self.max_seconds - evaluations.before)
@@ -109,10 +110,10 @@ class Exact(FittingMethod):
         prior: Prior,
     ) -> tuple[GP, Trace]:
         """Return the result of `fit`, with the `evaluations` of an earlier run reused as far as they go."""
-        if X.shape[0] > MAX_ROWS:
+        if X.shape[0] > self.max_rows:
             raise ValueError(
-                f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the {MAX_ROWS} "
-                "that it takes: use NearestNeighbour() or Neighbourhoods()."
+                f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the "
+                f"{self.max_rows} that it takes: use NearestNeighbour() or Neighbourhoods()."
             )
         dtype = X.dtype
         descents: list[Descent] = []
@@ -286,7 +287,7 @@ class Neighbourhoods(FittingMethod):
     centroids
         Number of centroids, chosen among the rows.
     size
-        Number of rows around each centroid, at most `MAX_ROWS`.
+        Number of rows around each centroid, at most the `max_rows` of `Exact`.
     steps
         Maximum number of steps of each fit.
     max_seconds
@@ -301,8 +302,8 @@ class Neighbourhoods(FittingMethod):
     def __check_init__(self) -> None:
         for name in ("centroids", "size", "steps"):
             checks.require_at_least(getattr(self, name), 1, f"Neighbourhoods.{name}")
-        if self.size > MAX_ROWS:
-            raise ValueError(f"Neighbourhoods.size must be at most {MAX_ROWS}, but it is {self.size}.")
+        if self.size > Exact.max_rows:
+            raise ValueError(f"Neighbourhoods.size must be at most {Exact.max_rows}, but it is {self.size}.")
 
     def fit(
         self,

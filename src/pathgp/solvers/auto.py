@@ -21,19 +21,11 @@ from pathgp.system.system import System, Targets
 
 logger = logging.getLogger("pathgp")
 
-EXACT_ROWS, EXACT_ROWS_FLOAT64 = 4000, 8000
-"""Most rows that are factorised directly, in float32 and in float64 (an estimate, not a measurement)."""
-HAND_OVER_ROWS = 20_000
-"""Most rows at which a factorisation replaces block projections that do not converge, if memory allows."""
 ROWS_PER_PASS = 300
 """Rows per pass of `SAP` before a factorisation takes over.
 
 This is an estimate of the cost of a factorisation in passes.
 """
-PROJECTED_ROWS = 250_000
-"""Most rows at which `SAP` runs on all of them; above this, it runs on a random subset."""
-SUBSET_ROWS = 25_000
-"""Number of rows in that subset."""
 
 
 class Choice(NamedTuple):
@@ -47,14 +39,14 @@ class Choice(NamedTuple):
 class Auto(Solver):
     """Choose a solver by the number of rows.
 
-    Up to 4000 rows (8000 in float64) the solve is exact, by `Cholesky`. Up to 250,000 rows it is by block projections,
-    `SAP`, with a local correction. Above that, `SAP` solves a random subset of the rows, `SubsetOfData`, and the local
-    correction uses all rows. Without a local correction, because `local` is None or the kernel has no coordinates,
-    `SAP` runs on all rows whatever their number.
+    Up to `exact_rows` rows (`exact_rows_float64` in float64) the solve is exact, by `Cholesky`. Up to `projected_rows`
+    rows it is by block projections, `SAP`, with a local correction. Above that, `SAP` solves a random subset of the
+    rows, `SubsetOfData`, and the local correction uses all rows. Without a local correction, because `local` is None or
+    the kernel has no coordinates, `SAP` runs on all rows whatever their number.
 
-    Up to 20,000 rows, `Cholesky` takes over with a `HandOverWarning` if block projections diverge or do not converge.
-    It also takes over after 8, 16 or 32 passes if the extrapolated error would stay too large, see `SAP`. There must be
-    enough memory for the factor.
+    Up to `hand_over_rows` rows, `Cholesky` takes over with a `HandOverWarning` if block projections diverge or do not
+    converge. It also takes over after 8, 16 or 32 passes if the extrapolated error would stay too large, see `SAP`.
+    There must be enough memory for the factor.
 
     The choice and its reason are logged, and reported in `info.solver` and `info.reason`.
 
@@ -70,6 +62,16 @@ class Auto(Solver):
         Relative residual that `SAP` has to reach as well.
     max_seconds
         Time limit of `SAP` in seconds. A solve that has used it up is not handed over.
+    exact_rows
+        Largest number of rows that are factorised directly in float32.
+    exact_rows_float64
+        The same in float64 (an estimate, not a measurement).
+    hand_over_rows
+        Largest number of rows at which a factorisation replaces block projections that do not converge.
+    projected_rows
+        Largest number of rows at which `SAP` runs on all of them.
+    subset_rows
+        Number of rows of the random subset above that.
     """
 
     local: Local | None = Local()
@@ -77,6 +79,11 @@ class Auto(Solver):
     error: float = 0.03
     tolerance: float = 1.0
     max_seconds: float = float("inf")
+    exact_rows: int = 4000
+    exact_rows_float64: int = 8000
+    hand_over_rows: int = 20_000
+    projected_rows: int = 250_000
+    subset_rows: int = 25_000
 
     def __check_init__(self) -> None:
         checks.require_instance(
@@ -87,9 +94,9 @@ class Auto(Solver):
         """Return the solver for `system`, its local correction and the reason."""
         N = system.size
         why_not = "`local` is None" if self.local is None else _no_coordinates(system)
-        if (EXACT_ROWS_FLOAT64 if system.X.dtype == jnp.float64 else EXACT_ROWS) >= N:
+        if (self.exact_rows_float64 if system.X.dtype == jnp.float64 else self.exact_rows) >= N:
             return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
-        replaceable = _can_factorise(system)
+        replaceable = self._can_factorise(system)
         projections = SAP(
             passes=min(self.passes, max(8, N // ROWS_PER_PASS)) if replaceable else self.passes,
             may_give_up=replaceable,
@@ -100,14 +107,14 @@ class Auto(Solver):
         if why_not:
             return Choice(projections, None, f"{N} rows are too many to factorise, and {why_not}")
         few = dataclasses.replace(projections, block_size=1024, local=self.local)
-        if N <= PROJECTED_ROWS:
+        if self.projected_rows >= N:
             reason = f"{N} rows are too many to factorise; a local projection finishes what a few passes leave"
             return Choice(few, self.local, reason)
         reason = (
-            f"{N} rows are too many for a pass over all pairs; {SUBSET_ROWS} of them give what is global, and a local "
-            "projection on all rows the rest"
+            f"{N} rows are too many for a pass over all pairs; {self.subset_rows} of them give what is global, and a "
+            "local projection on all rows the rest"
         )
-        return Choice(SubsetOfData(SUBSET_ROWS, few), self.local, reason)
+        return Choice(SubsetOfData(self.subset_rows, few), self.local, reason)
 
     def local_correction(self, system: System) -> Local | None:
         """Return the local correction of the chosen solver."""
@@ -135,29 +142,28 @@ class Auto(Solver):
         logger.info("Auto chose %s: %s.", type(solver).__name__, reason)
         try:
             with warnings.catch_warnings():
-                if _can_factorise(system):
+                if self._can_factorise(system):
                     warnings.simplefilter("ignore", ConvergenceWarning)  # a factorisation can take over
                 solution = solver.solve(system, targets, key=key, init=init, run=run)
             info, failed = solution.info, None
         except DivergenceError as error:
-            if not _can_factorise(system):
+            if not self._can_factorise(system):
                 raise
             solution, info, failed = None, None, str(error)
         # A solve that has used up its time is not handed over: the limit would be exceeded even further.
         if info is not None and not bool(jnp.all(info.converged)) and info.seconds < self.max_seconds:
             failed = f"{info.solver} stopped after {info.passes:.0f} passes without convergence"
-        if solution is None or (failed and _can_factorise(system)):
+        if solution is None or (failed and self._can_factorise(system)):
             reason = f"{failed}, so that {system.size} rows were factorised"
             # The warning points to the call of `condition`, four frames up.
             warnings.warn(f"Auto took over with Cholesky: {reason}.", HandOverWarning, stacklevel=4)
             solution = Cholesky().solve(system, targets, key=key)
         return dataclasses.replace(solution, info=dataclasses.replace(solution.info, reason=reason))
 
-
-def _can_factorise(system: System) -> bool:
-    """Return whether the float64 matrix, and a copy of half of its size, fit into memory."""
-    limit = memory_limit()
-    return system.size <= HAND_OVER_ROWS and (limit is None or 12 * system.size**2 < limit)
+    def _can_factorise(self, system: System) -> bool:
+        """Return whether `Cholesky` may take over: the matrix, and a copy of half of its size, fit into memory."""
+        limit = memory_limit()
+        return system.size <= self.hand_over_rows and (limit is None or 12 * system.size**2 < limit)
 
 
 def _no_coordinates(system: System) -> str | None:

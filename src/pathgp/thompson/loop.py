@@ -11,7 +11,8 @@ from scipy.spatial import KDTree
 from scipy.stats import qmc
 
 from pathgp.functions import Function
-from pathgp.likelihood import Exact, NearestNeighbour, default_gp, fit_hyperparameters
+from pathgp.likelihood import Auto as AutoFit
+from pathgp.likelihood import Exact, default_gp, fit_hyperparameters
 from pathgp.linalg.precision import in_own_precision
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
@@ -21,13 +22,8 @@ from pathgp.system.duplicates import find_duplicates
 from pathgp.thompson.maximise import Found, Search, maxima
 from pathgp.thompson.space import Codes, Real, Snapped, Space
 
-RECOMPUTE_MAX_ROWS = 4000
-"""Largest number of rows for which every ask computes an exact posterior again; above, the posterior is kept and
-updated.
-"""
-
-EXACT_LIKELIHOOD_ROWS = 500
-"""Largest number of rows for which hyperparameters are fitted by the exact likelihood."""
+FIT = AutoFit(exact=Exact(steps=50, restarts=1), exact_rows=500)
+"""Method of hyperparameter fitting: quicker than the default, because it is repeated as the data grow."""
 GROWTH = 1.5
 """Hyperparameters are fitted again when the data have grown by this factor."""
 
@@ -54,6 +50,8 @@ class Settings(eqx.Module):
     initial: int
     """Number of successful evaluations before the model is used; until then points are space-filling."""
     random_state: int
+    recomputed_rows: int = 4000
+    """Largest number of rows for which every ask computes an exact posterior again; above, it is kept and updated."""
 
     def rows(self, N: int) -> int | None:
         """Return the number of rows, padding included, that N rows are solved with; None if the posterior is kept.
@@ -61,12 +59,12 @@ class Settings(eqx.Module):
         Padded sizes form a short geometric series, because each size has to be compiled. Only exact solvers get
         padding: for others, the huge noise of padding rows would dominate the residual.
         """
-        if N > RECOMPUTE_MAX_ROWS or not isinstance(self.solver, Auto | Cholesky):
+        if self.recomputed_rows < N or not isinstance(self.solver, Auto | Cholesky):
             return None
         size = 32
         while size < N:
             size += size // 2
-        return min(size, RECOMPUTE_MAX_ROWS)
+        return min(size, self.recomputed_rows)
 
 
 class Model(eqx.Module):
@@ -201,8 +199,7 @@ def _learned(settings: Settings, state: State, key: PRNGKeyArray) -> Model:
         return Model(settings.gp, 0.0, 1.0, N)
     centre, unit = float(np.mean(state.y)), float(np.std(state.y)) or 1.0
     y = (state.y - centre) / unit
-    method = Exact(steps=50, restarts=1) if N <= EXACT_LIKELIHOOD_ROWS else NearestNeighbour()
-    gp, _ = fit_hyperparameters(default_gp(state.X, y), state.X, y, key=key, method=method)
+    gp, _ = fit_hyperparameters(default_gp(state.X, y), state.X, y, key=key, method=FIT)
     return Model(gp, centre, unit, N)
 
 
