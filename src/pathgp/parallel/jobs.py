@@ -6,9 +6,9 @@ same calls to a posterior, such as `posterior.mean(x)`, and each gets the whole 
 
 import os
 import re
-import signal
-import subprocess
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,19 +18,6 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 LOST = "another process of the job has ended, so this one cannot continue: check its last output, and restart the job."
-
-UNANSWERED = (
-    "did not answer within {} seconds, or not all processes joined: check that process 0 runs there, that its port is "
-    "reachable, and that all processes have the same num_processes."
-)
-
-HERALD = """
-import os, sys
-while said := os.read(0, 64):
-    if int(sys.argv[1]) in said:
-        os.write(2, f"pathgp: {sys.argv[2]}\\n".encode())
-"""
-"""Program of a child process that prints a message on a signal, and ends when its pipe is closed."""
 
 BROKEN = r"(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED|CANCELLED|DEADLINE_EXCEEDED)\b"
 """Pattern of the errors that JAX raises when another process of the job is lost."""
@@ -51,7 +38,7 @@ def join(
     scheduler that JAX knows: Slurm, Open MPI, Kubernetes or Cloud TPU.
 
     If a process of the job is lost, the others end with an error message: at once if they wait for it, otherwise
-    within about `heartbeat` seconds.
+    within about `heartbeat` seconds, when JAX aborts them.
 
     Parameters
     ----------
@@ -70,6 +57,8 @@ def join(
     ------
     ValueError
         If only some of the first three settings are known, `process_id` is out of range, or a variable is not a number.
+    ConnectionError
+        If the coordinator does not answer within `timeout` seconds.
     """
     settings = {
         "coordinator": coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"),
@@ -90,21 +79,11 @@ def join(
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # used on CPUs only
     jax.config.update("jax_enable_preemption_service", False)  # it would handle SIGTERM itself
     address, identity, number = settings.values()
-    where = "The coordinator" if address is None else f"The coordinator {address}"
-    before = signal.set_wakeup_fd(-1)
-    # JAX may abort the process if joining fails, so that no Python code could explain it.
-    waiting = _leave_a_sentence(f"{where} {UNANSWERED.format(timeout)}")
-    try:
-        jax.distributed.initialize(
-            address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
-        )
-    except BaseException:
-        signal.set_wakeup_fd(before)
-        raise
-    else:
-        _leave_a_sentence(LOST)
-    finally:
-        os.close(waiting)
+    if address is not None and identity > 0:
+        _await_coordinator(address, timeout)
+    jax.distributed.initialize(
+        address, number, identity, initialization_timeout=timeout, heartbeat_timeout_seconds=heartbeat
+    )
     with _stdout_as_stderr():  # Gloo writes a greeting to stdout when peers first connect
         multihost_utils.sync_global_devices("join")
 
@@ -163,21 +142,23 @@ def report_lost_process() -> Iterator[None]:
         raise
 
 
-def _leave_a_sentence(sentence: str) -> int:
-    """Arrange that a message is printed after JAX's own output if JAX aborts; return the descriptor that ends this.
-
-    JAX ends a process that has lost another by abort(), at any point of a computation, and no Python code runs then.
-    The number of the signal is still written to Python's wakeup pipe, which a small child process reads. Closing the
-    returned descriptor ends the child process.
-    """
-    end, start = os.pipe()
-    os.set_blocking(start, False)  # required by `set_wakeup_fd`
-    command = [sys.executable, "-S", "-c", HERALD, str(int(signal.SIGABRT)), sentence]
-    subprocess.Popen(command, stdin=end, stdout=subprocess.DEVNULL, start_new_session=True)
-    os.close(end)
-    signal.signal(signal.SIGABRT, lambda *_: None)  # Python reports only signals that have a handler
-    signal.set_wakeup_fd(start, warn_on_full_buffer=False)
-    return start
+def _await_coordinator(address: str, timeout: float) -> None:
+    """Wait until process 0 accepts connections: JAX would abort this process if it did not."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise ValueError(f'coordinator must be "host:port", but it is {address!r}.')
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=max(1.0, end - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise ConnectionError(
+                    f"the coordinator {address} did not answer within {timeout} seconds ({error}): check that process "
+                    "0 runs there, and that its port is reachable."
+                ) from error
+        time.sleep(0.2)
 
 
 @contextmanager
