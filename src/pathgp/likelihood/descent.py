@@ -13,10 +13,11 @@ from jaxtyping import Array, Float
 from pathgp.likelihood.base import Trace
 from pathgp.parallel.sharding import any_over_processes
 from pathgp.runs.checkpoint import Slot
+from pathgp.runs.run import Progress
 
 
 class Record:
-    """The trace of a descent while it grows, and its progress bar.
+    """The trace of a descent while it grows, and its progress.
 
     As a context manager it ends the descent at Ctrl-C and sets `interrupted`. The exception reaches the caller if the
     descent is `saved` in a checkpoint, or if other processes take part in it.
@@ -39,7 +40,7 @@ class Record:
         self.left_out = 0
         self.interrupted = False
         self._clock = time.perf_counter()
-        self._bar = _bar(steps) if progress else None
+        self._progress = Progress("fitting", steps, progress)
 
     def __enter__(self) -> "Record":
         return self
@@ -47,8 +48,7 @@ class Record:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        if self._bar is not None:
-            self._bar.close()
+        self._progress.close()
         self.interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         return self.interrupted and self.saved is None and (self.mesh is None or jax.process_count() == 1)
 
@@ -83,8 +83,7 @@ class Record:
         self.loss, self.gradient, self.seconds = (numbers[name].tolist() for name in ("loss", "gradient", "seconds"))
         self.left_out = int(numbers["left_out"])
         self.add_elapsed(float(numbers["elapsed"]))
-        if self._bar is not None:
-            self._bar.update(len(self.loss))
+        self._progress.skip(len(self.loss))
         return state, int(numbers["step"])
 
     def save(self, state: Any, step: int) -> None:
@@ -100,15 +99,10 @@ class Record:
         self.seconds.append(self.elapsed if seconds is None else seconds)
 
     def advance(self) -> None:
-        """Advance the bar by one step, and show the last entry of the trace and the time left."""
-        if self._bar is not None and self.loss:
-            done = self._bar.n + 1
-            rest = min(self.seconds[-1] / done * (self.steps - done), self.seconds_left)
-            self._bar.set_postfix_str(
-                f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}, {max(0.0, rest):.0f} s left",
-                refresh=False,
-            )
-            self._bar.update(1)
+        """Report one more step, with the last entry of the trace and the time left."""
+        if self.loss:
+            remark = f"{self.loss_name} {self.loss[-1]:.3f}, |∇| {self.gradient[-1]:.1e}"
+            self._progress.advance(1, remark, self.seconds_left)
 
     def trace(self) -> Trace:
         """Return the trace so far."""
@@ -129,11 +123,3 @@ def decaying_adam(rate: float, steps: int) -> optax.GradientTransformation:
 def norm(gradient: Any) -> Float[Array, ""]:
     """Return the Euclidean norm of a gradient over all parameters."""
     return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
-
-
-def _bar(total: int) -> Any:
-    from tqdm.auto import tqdm
-
-    # The time left of the limit replaces tqdm's own estimate and its rate, so that the bar fits into 80 columns.
-    shape = "{desc} {percentage:3.0f}%|{bar}|{n}/{total} [{elapsed}{postfix}]"
-    return tqdm(total=total, desc="learning", bar_format=shape)

@@ -132,6 +132,7 @@ def _condition(
     checkpoint: Checkpoint | None,
 ) -> Posterior:
     """Return the posterior, computed in the precision that JAX is set to."""
+    run = Run(observe, progress)  # its time limit includes the prior draws
     checks.require_instance(solver, Solver, "solver", "a solver such as solvers.CG()")
     checks.require_instance(local, Local | None, "local", "a local projection such as Local(128), or None")
     X = checks.as_inputs(X)
@@ -161,7 +162,7 @@ def _condition(
     local = local or solver.local_correction(problem.system)
     init = problem.start(init, solver, merged)
     with slot as saved:
-        run = Run(observe, progress, saved)
+        run.saved = saved
         solution = solver.solve(problem.system, problem.targets, key=problem.key, init=init, run=run)
     return posterior_of(problem, solution, solver, local)
 

@@ -67,6 +67,7 @@ class CG(Iterative):
     tolerance: float = 0.01
     max_seconds: float = float("inf")
     limits: ClassVar[tuple[str, ...]] = ("steps", *Iterative.limits)
+    final_passes: ClassVar[float] = 1.0
 
     def __check_init__(self) -> None:
         checks.require_at_least(self.steps, 1, "CG.steps")

@@ -81,6 +81,8 @@ class Iterative(Solver):
     ) -> tuple[Float[Array, "s"], Float[Array, "N s"] | None]:
         """Return the relative residual of each column, and the residual itself, or None if it needs further work."""
 
+    final_passes: ClassVar[float] = 0.0
+    """Passes over the data for the residual after the last step, for which time is reserved."""
     is_bounded: ClassVar[bool] = True
     """Whether a solve has diverged if its weights are worse than zero weights."""
 
@@ -152,10 +154,10 @@ class Iterative(Solver):
         self.support(system)  # raises an error about unsuitable points before any work
         run = Run() if run is None else run
         last, check, _ = self.schedule(system)
-        with run.started(type(self).__name__, last):
+        with run.started(type(self).__name__, last, self.max_seconds):
             solve, at = self._begin(system, targets, key, init)
             at = solve.resume(run, at)
-            while at.steps < last and not solve.is_done(at) and (at.steps == 0 or self._in_time(system, at.seconds)):
+            while at.steps < last and not solve.is_done(at) and (at.steps == 0 or self._in_time(system, run)):
                 stop = run.next_stop(at.steps, check, last, is_timed=self.max_seconds < float("inf"))
                 advanced, at = stop - at.steps, solve.advance(at, stop)
                 if at.steps % check == 0 or at.steps == last:
@@ -176,8 +178,10 @@ class Iterative(Solver):
         look = solve.look(state)
         return solve, Position(state, self.has_converged(look, targets), solve.iterate(state, look), look)
 
-    def _in_time(self, system: System, seconds: float) -> bool:
-        return self.max_seconds == float("inf") or not any_over_processes(system.mesh, seconds > self.max_seconds)
+    def _in_time(self, system: System, run: Run) -> bool:
+        _, _, passes = self.schedule(system)
+        is_over = run.seconds_left(self.final_passes / passes) < 0
+        return self.max_seconds == float("inf") or not any_over_processes(system.mesh, is_over)
 
 
 class Position(NamedTuple):
