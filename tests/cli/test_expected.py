@@ -85,7 +85,6 @@ def test_what_is_to_come_is_said_before_it_begins(fit, capsys):
     (fitting,) = (i for i, line in enumerate(captured.err.splitlines()) if "'1' to 300 rows" in line)
     assert told < fitting
     result = json.loads(captured.out)["expected"]
-    assert 0 < result["seconds"] < 600
     assert 0.2 < result["gigabytes"] < 1
 
 

@@ -1,40 +1,30 @@
-"""The estimate that `pathgp fit` reports before it starts; a fit that needs too much memory raises an error."""
+"""The memory that `pathgp fit` reports before it starts; a fit that needs too much raises an error."""
 
-import argparse
+import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
-from pathgp._checks import require_at_least
-from pathgp.cli.budget import Estimate, Rates, estimate, table_bytes
+from pathgp.cli.budget import DOUBLE, Estimate, estimate, table_bytes
+from pathgp.cli.fit import Options
 from pathgp.cli.tables.files import column_kinds, row_count
 from pathgp.estimator.registry import SOLVERS
 from pathgp.runs.memory import memory_limit
-
-ANY = Rates(0.0, 0.0, 0.0)
-"""Rates for estimates of memory only."""
 
 SAMPLES, POINTS = (32, 16, 8, 4), (2000, 1000, 500, 200)
 """Numbers of samples and of inducing points that are tried to find a fit within the memory limit."""
 
 
-def check_points(options: argparse.Namespace, rows: int | None = None) -> None:
-    """Raise `ValueError` if `--memory` or the number of inducing points is invalid, as far as the number of rows is
-    known.
-    """
-    if options.memory is not None and not options.memory > 0:
-        raise ValueError(f"--memory must be positive, but it is {options.memory}.")
-    if options.points is None:
-        return
-    if options.solver != "inducing":
-        raise ValueError(f"--points requires --solver inducing, but --solver is {options.solver}.")
-    require_at_least(options.points, 1, "--points")
-    if rows is not None and options.points > rows:
-        raise ValueError(f"--points must be at most the {rows:,} training rows, but it is {options.points:,}.")
+class Size(NamedTuple):
+    """Size of a table: its rows, those to fit, and the inputs."""
+
+    rows: int
+    learned: int
+    inputs: int
 
 
-def check_memory(options: argparse.Namespace) -> None:
+def check_header(options: Options) -> None:
     """Raise `ValueError` before reading a file that states its number of rows, if it has too many."""
     rows = row_count(options.file)
     learned = 0 if rows is None else rows - round(options.test_share * rows)
@@ -42,65 +32,72 @@ def check_memory(options: argparse.Namespace) -> None:
         return
     columns = options.columns or list(column_kinds(options.file))[1 + len(options.drop) :]
     # A column of text counts as one input: its categories are not known yet.
-    inputs = max(1, len(columns))
-    check_points(options, learned)
-    _refuse(_estimate(options, rows, learned, inputs, ANY), options, (rows, learned, inputs))
+    expected(options, Size(rows, learned, max(1, len(columns))))
 
 
-def expected(options: argparse.Namespace, rows: int, learned: int, inputs: int) -> Estimate:
-    """Return the estimate for fitting `learned` of `rows` rows; raise `ValueError` if it exceeds the memory limit."""
-    check_points(options, learned)
-    found = _estimate(options, rows, learned, inputs, None)
-    _refuse(found, options, (rows, learned, inputs))
+def expected(options: Options, size: Size) -> Estimate:
+    """Return the estimate for a table of this size; raise `ValueError` if it exceeds the memory limit."""
+    if options.points is not None and options.points > size.learned:
+        raise ValueError(f"--points must be at most the {size.learned:,} training rows, but it is {options.points:,}.")
+    found = _estimate(options, size)
+    if limit := _limit_below(options, found.bytes):
+        raise ValueError(f"the fit needs {_exceeds(options, size, found, limit)}; --memory sets another limit.")
     return found
 
 
-def _estimate(options: argparse.Namespace, rows: int, learned: int, inputs: int, rates: Rates | None) -> Estimate:
-    held = rows if learned == rows else rows + learned  # the rows to learn from are copied if others are held out
+def float64_note(options: Options, size: Size) -> str:
+    """Return a warning if float64, which nearly noiseless data need, would exceed the memory limit; else nothing."""
+    found = _estimate(options, size, DOUBLE)
+    limit = _limit_below(options, found.bytes)
+    told = _exceeds(options, size, found, limit, DOUBLE) if limit else ""
+    return told and f"if the data turn out to be nearly noiseless, the solve is in float64 and the fit needs {told}."
+
+
+def _estimate(options: Options, size: Size, itemsize: int | None = None) -> Estimate:
+    # The rows to learn from are copied if others are held out.
+    held = size.rows if size.learned == size.rows else size.rows + size.learned
     return estimate(
-        learned,
-        inputs,
+        size.learned,
+        size.inputs,
         options.num_samples,
         options.solver,
         points=options.points,
-        max_seconds=options.max_seconds,
-        held_bytes=table_bytes(held, inputs),
-        rates=rates,
+        held_bytes=table_bytes(held, size.inputs),
         processes=jax.process_count(),
-        judged=rows - learned,
+        itemsize=itemsize,
     )
 
 
-def _refuse(found: Estimate, options: argparse.Namespace, size: tuple[int, int, int]) -> None:
+def _limit_below(options: Options, needed: float) -> float | None:
+    """Return the memory limit in bytes if it is below what is needed; else None."""
     limit = memory_limit() if options.memory is None else options.memory * 1e9
-    if limit is None or found.bytes <= limit:
-        return
+    return None if limit is None or needed <= limit else limit
+
+
+def _exceeds(options: Options, size: Size, found: Estimate, limit: float, itemsize: int | None = None) -> str:
     where = "this machine has" if options.memory is None else "--memory allows"
-    raise ValueError(
-        f"the fit needs about {found.bytes / 1e9:.3g} GB ({found.solver}), but {where} {limit / 1e9:.3g} GB: "
-        f"{_advice(options, size, limit)}; --memory sets another limit."
+    return (
+        f"about {found.bytes / 1e9:.3g} GB ({found.solver}), but {where} {limit / 1e9:.3g} GB: "
+        f"{_advice(options, size, limit, itemsize)}"
     )
 
 
-def _advice(options: argparse.Namespace, size: tuple[int, int, int], limit: float) -> str:
+def _advice(options: Options, size: Size, limit: float, itemsize: int | None) -> str:
     """Return alternatives that fit into memory by the same estimate, in words."""
-    rows, learned, inputs = size
-
-    def fits(rows: int = rows, learned: int = learned, **changes: Any) -> bool:
-        changed = argparse.Namespace(**{**vars(options), **changes})
-        return _estimate(changed, rows, learned, inputs, ANY).bytes <= limit
 
     def first(changes: Iterable[dict[str, Any]]) -> list[str]:
-        fitting = next((c for c in changes if fits(**c)), {})
+        fits = lambda c: _estimate(dataclasses.replace(options, **c), size, itemsize).bytes <= limit
+        fitting = next(filter(fits, changes), {})
         words = [f"--{n.replace('_', '-')} {v}" for n, v in fitting.items() if getattr(options, n) != v]
         return [" ".join(words)] if words else []
 
-    now = SOLVERS["inducing"](options.points).number(learned) if options.solver == "inducing" else learned
+    now = SOLVERS["inducing"](options.points).number(size.learned) if options.solver == "inducing" else size.learned
     samples = [number for number in SAMPLES if number < options.num_samples]
     points = [{"solver": "inducing", "points": number} for number in POINTS if number < now]
     found = first({"num_samples": number} for number in samples)
     found += first(p | {"num_samples": n} for p in points for n in (options.num_samples, *samples))
-    fewer = [learned >> halvings for halvings in range(1, learned.bit_length())]
-    enough = next((n for n in fewer if n >= (options.points or 2) and fits(n, n)), None)
-    found += [] if enough is None else [f"about {enough:,} rows"]
+    fewer = [size.learned >> halvings for halvings in range(1, size.learned.bit_length())]
+    enough = (n for n in fewer if n >= (options.points or 2))
+    fitting = next((n for n in enough if _estimate(options, Size(n, n, size.inputs), itemsize).bytes <= limit), None)
+    found += [] if fitting is None else [f"about {fitting:,} rows"]
     return f"use {', or '.join(found)}" if found else "every fit of these columns needs more"

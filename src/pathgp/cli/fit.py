@@ -1,12 +1,14 @@
 """`pathgp fit`: fit a model to a table."""
 
 import argparse
+import dataclasses
+import logging
 import pathlib
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,8 +23,105 @@ from pathgp.cli.common import (
 )
 from pathgp.cli.evaluate import lines, scores
 
+if TYPE_CHECKING:
+    from pathgp.cli.budget import Estimate
+    from pathgp.cli.fitted import Fitted
+    from pathgp.cli.tables.encoding import Rows
+    from pathgp.cli.tables.infer import Scan
+    from pathgp.runs.checkpoint import Checkpoint
+
 SHORTEST = 0.1
 """Seconds for fitting and the solve if no time is left: enough for one step each."""
+
+SCORING_SHARE, SCORED_ROWS = 0.1, 4096
+"""Share of `--max-seconds` reserved for scoring, and the held-out rows that are scored between two looks at the clock.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of `pathgp fit`, as `add_to` describes them."""
+
+    file: pathlib.Path
+    target: str
+    out: pathlib.Path
+    force: bool
+    columns: list[str] | None
+    drop: list[str]
+    one_hot: list[str] | None
+    impute: bool
+    skip_missing: bool
+    test_share: float
+    kernel: str
+    noise: float | None
+    solver: str
+    points: int | None
+    num_samples: int
+    max_seconds: float | None
+    memory: float | None
+    seed: int
+    checkpoint: pathlib.Path | None
+    checkpoint_seconds: float
+    resume: bool
+    devices: int | None
+    coordinator: str | None
+    process_id: int | None
+    num_processes: int | None
+    json: bool
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> "Options":
+        """Return the options given; raise `ValueError` or `OSError` for one that is invalid whatever the table."""
+        options = cls(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(cls)})
+        check_out(options.out, options.force)
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raise `ValueError` for an option that is invalid whatever the table."""
+        from pathgp._checks import require_at_least
+        from pathgp.estimator.registry import KERNELS, SOLVERS, look_up
+
+        if not 0 <= self.test_share < 1:
+            raise ValueError(f"--test-share must be at least 0 and below 1, but it is {self.test_share}.")
+        require_at_least(self.num_samples, 1, "--num-samples")
+        require_at_least(self.max_seconds or 0, 0, "--max-seconds")
+        require_at_least(1 if self.devices is None else self.devices, 1, "--devices")
+        require_at_least(1 if self.points is None else self.points, 1, "--points")
+        look_up(KERNELS, self.kernel, "--kernel")
+        look_up(SOLVERS, self.solver, "--solver")
+        check_seed(self.seed)
+        if self.noise is not None and not 0 < self.noise < float("inf"):
+            raise ValueError(f"--noise must be positive and finite, but it is {self.noise}.")
+        if self.memory is not None and not self.memory > 0:
+            raise ValueError(f"--memory must be positive, but it is {self.memory}.")
+        if self.points is not None and self.solver != "inducing":
+            raise ValueError(f"--points requires --solver inducing, but --solver is {self.solver}.")
+        if self.resume and self.checkpoint is None:
+            raise ValueError("--resume requires --checkpoint DIR, the directory to resume from.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The part of this process in the job: whether it prints and writes for all, and its number of devices."""
+
+    speaks: bool
+    devices: int | None
+
+    def tell(self, sentence: str) -> None:
+        """Print a line on stderr, in one process of the job."""
+        if self.speaks:
+            print_message(sentence)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the table becomes inputs, the rows to fit and those held out, and the memory that it takes."""
+
+    scan: "Scan"
+    train: np.ndarray
+    test: np.ndarray
+    estimate: "Estimate"
 
 
 def add_to(commands: Any) -> None:
@@ -122,155 +221,58 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check the options, join the job, and fit."""
+    """Check the options, plan the fit, train, score and report."""
     start = time.perf_counter()
-    check_out(arguments.out, arguments.force)
-    if not 0 <= arguments.test_share < 1:
-        raise ValueError(f"--test-share must be at least 0 and below 1, but it is {arguments.test_share}.")
-    from pathgp._checks import as_positive, require_at_least
-    from pathgp.cli.expected import check_points
-    from pathgp.estimator.registry import KERNELS, SOLVERS, look_up
-
-    a = arguments
-    require_at_least(a.num_samples, 1, "--num-samples")
-    require_at_least(a.max_seconds or 0, 0, "--max-seconds")
-    look_up(KERNELS, a.kernel, "--kernel")
-    look_up(SOLVERS, a.solver, "--solver")
-    check_seed(a.seed)
-    a.speaks = join_job(a)  # before the first JAX array, which fixes the devices
-    as_positive(1.0 if a.noise is None else a.noise, "noise")
-    tell = print_message if a.speaks else lambda _: None
-    check_points(a)
-    with checkpoint_of(a, tell) as checkpoint:
-        learn(a, tell, checkpoint, start)
-
-
-def learn(arguments: argparse.Namespace, tell: Callable[[str], None], checkpoint: Any, start: float) -> None:
-    """Read the table, fit, save and report, with options that have been checked."""
-    import jax
-    import jax.numpy as jnp
-
-    from pathgp.cli.expected import check_memory, expected
-    from pathgp.cli.fitted import Fitted, save
-    from pathgp.cli.tables.files import counted
-    from pathgp.cli.tables.infer import infer_encoding
+    options = Options.of(arguments)
     from pathgp.parallel.jobs import report_lost_process
 
-    a = arguments
-    check_memory(a)
-    tell(f"reading {a.file}.")
-    if a.speaks:
-        say_dialect(a.file)
-    scan = infer_encoding(a.file, a.target, a.columns, a.drop, a.one_hot, a.impute, a.skip_missing)
-    encoding, N = scan.encoding, scan.rows
-    for note in scan.notes:
-        tell(note)
-    train, test = split(N, a.test_share, a.seed)
-    if a.test_share and not len(test):
-        raise ValueError(f"--test-share {a.test_share} of {N:,} rows holds out no row: use a larger share.")
-    if len(train) < 2:
-        raise ValueError(f"{a.file} has {counted(len(train), 'training row')}: at least 2 are needed.")
-    inputs = len(encoding.inputs)
-    estimate = expected(a, N, len(train), inputs)
-    rows = encoding.read(a.file, jnp.result_type(float), N, skip_missing=a.skip_missing)
-    check_target(a.target, rows.y[train])
-    tell(f"this will take {estimate}.")
-    early = "saves a checkpoint and stops" if checkpoint else "stops early" if jax.process_count() == 1 else "stops"
-    tell(f"fitting {a.target!r} to {counted(len(train), 'row')} with {counted(inputs, 'input')} (Ctrl-C {early}).")
-    with report_lost_process():
-        try:
-            learned = rows.some(train) if len(test) else rows  # no copy if nothing is held out
-            fitted = Fitted.fit(learned, scan, a, checkpoint, time_left(a.max_seconds, estimate.floor, start, tell))
-            for name, value in fitted.constant.items():
-                tell(f"{name!r} is {value:g} in every row, so its effect cannot be estimated.")
-        except (KeyboardInterrupt, SystemExit) as stop:
-            if checkpoint is None or not checkpoint.files:
-                raise
-            kept = f"the checkpoint is in {a.checkpoint}: to resume, run the same command with --resume."
-            if isinstance(stop, SystemExit):
-                tell(f"terminated: {kept}")
-                raise
-            raise Interrupted(kept) from None
-        # The model is saved before the evaluation, so that Ctrl-C during the evaluation does not lose it.
-        save(fitted, a.out, a.force)
-        if checkpoint is not None:
-            checkpoint.clear()
-        result, report = fitted.summary(), {}
-        if len(test):
-            tell(f"scoring on {counted(len(test), 'held-out row')}.")
-            try:
-                result["held_out"] = scores(rows.y[test], *fitted.predict(rows.some(test).inputs))
-            except KeyboardInterrupt:
-                raise Interrupted(f"{a.out} is a complete model, but it was not scored.") from None
-            report = {f"held-out {name}": text for name, text in lines(result["held_out"]).items()}
-    if not a.speaks:
-        return
-    told = {"seconds": estimate.seconds, "gigabytes": estimate.bytes / 1e9}
-    result |= {"expected": told, "seconds": time.perf_counter() - start, "model": str(a.out)}
-    report |= {"seconds": f"{result['seconds']:.1f}", "model": f"{a.out} ({a.out.stat().st_size / 1e6:.1f} MB)"}
-    show(result, fitted.lines() | report, a.json)
-    if fitted.interrupted:
-        raise Interrupted(
-            f"hyperparameter fitting ended after {len(fitted.loss)} steps: {a.out} is a complete model with the best "
-            "hyperparameters so far."
-        )
+    job = join_job(options)  # before the first JAX array, which fixes the devices
+    with opened_checkpoint(options, job) as checkpoint:
+        plan = make_plan(options, job)
+        train_rows, test_rows = read(options, plan, job)
+        with report_lost_process():
+            fitted = train(options, plan, train_rows, job, checkpoint, start)
+            scored = judge(options, test_rows, fitted, job, start)
+    if job.speaks:
+        report(options, plan, fitted, scored, start)
 
 
-def time_left(seconds: float | None, floor: Any, start: float, tell: Callable[[str], None]) -> float | None:
-    """Return the rest of `--max-seconds` for fitting and the solver, counted from the start of the command."""
-    if seconds is None:
-        return None
-    passed = time.perf_counter() - start
-    if passed + sum(floor) > seconds:
-        least = passed + sum(floor)
-        tell(f"--max-seconds {seconds:g} is too short: the steps that are not cut short take about {least:.0f} s.")
-    return max(floor.budget(seconds - passed), SHORTEST)
-
-
-def join_job(options: argparse.Namespace) -> bool:
-    """Create the devices, join the job if there is one, and return whether this process prints and writes for all."""
+def join_job(options: Options) -> Job:
+    """Create the devices, and join the job if there is one."""
     import jax
 
-    from pathgp._checks import require_at_least
     from pathgp.parallel import jobs
 
-    require_at_least(1 if options.devices is None else options.devices, 1, "--devices")
     if options.devices is not None:
         jax.config.update("jax_num_cpu_devices", options.devices)  # only CPU devices can be created
     given = options.coordinator, options.process_id, options.num_processes
     if given == (None, None, None) and not jobs.is_job():
-        return True
+        return Job(True, options.devices)
     jobs.join(*given)
-    options.devices = None  # a job uses all devices of all processes
     if jax.process_index() > 0:
         warnings.simplefilter("ignore")  # the first process prints the same warnings
-    return jax.process_index() == 0
+    return Job(jax.process_index() == 0, None)  # a job uses all devices of all processes
 
 
 @contextmanager
-def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) -> Iterator[Any]:
+def opened_checkpoint(options: Options, job: Job) -> "Iterator[Checkpoint | None]":
     """Yield the checkpoint, locked for this run; an earlier one is resumed or replaced, or raises `FileExistsError`."""
     from pathgp.parallel.jobs import barrier
     from pathgp.runs.checkpoint import Checkpoint
 
-    a = arguments
-    if a.checkpoint is None:
-        if a.resume:
-            raise ValueError("--resume requires --checkpoint DIR, the directory to resume from.")
+    if options.checkpoint is None:
         yield None
         return
-    checkpoint = Checkpoint(a.checkpoint, a.checkpoint_seconds)
+    checkpoint = Checkpoint(options.checkpoint, options.checkpoint_seconds)
     with checkpoint.reserve():
-        if a.resume:
-            tell(
-                f"resuming from {a.checkpoint}."
-                if checkpoint.files
-                else f"{a.checkpoint} has no checkpoint to resume from."
-            )
-        elif checkpoint.files and not a.force:
+        if options.resume and checkpoint.files:
+            job.tell(f"resuming from {options.checkpoint}.")
+        elif options.resume:
+            job.tell(f"{options.checkpoint} has no checkpoint to resume from.")
+        elif checkpoint.files and not options.force:
             raise FileExistsError(
-                f"{a.checkpoint} has the checkpoint of a previous run: add --resume to resume it, or --force to start "
-                "again."
+                f"{options.checkpoint} has the checkpoint of a previous run: add --resume to resume it, or --force to "
+                "start again."
             )
         else:
             checkpoint.clear()
@@ -278,14 +280,150 @@ def checkpoint_of(arguments: argparse.Namespace, tell: Callable[[str], None]) ->
         yield checkpoint
 
 
+def make_plan(options: Options, job: Job) -> Plan:
+    """Scan the table; raise `ValueError` if it cannot be fitted, or needs too much memory."""
+    from pathgp.cli.expected import Size, check_header, expected, float64_note
+    from pathgp.cli.tables.files import counted
+    from pathgp.cli.tables.infer import infer_encoding
+
+    check_header(options)
+    job.tell(f"reading {options.file}.")
+    if job.speaks:
+        say_dialect(options.file)
+    o = options
+    scan = infer_encoding(o.file, o.target, o.columns, o.drop, o.one_hot, o.impute, o.skip_missing)
+    for note in scan.notes:
+        job.tell(note)
+    train, test = split(scan.rows, o.test_share, o.seed)
+    if o.test_share and not len(test):
+        raise ValueError(f"--test-share {o.test_share} of {scan.rows:,} rows holds out no row: use a larger share.")
+    if len(train) < 2:
+        raise ValueError(f"{o.file} has {counted(len(train), 'training row')}: at least 2 are needed.")
+    size = Size(scan.rows, len(train), len(scan.encoding.inputs))
+    plan = Plan(scan, train, test, expected(options, size))
+    if note := float64_note(options, size):
+        job.tell(note)
+    return plan
+
+
+def read(options: Options, plan: Plan, job: Job) -> "tuple[Rows, Rows]":
+    """Return the rows to fit and those held out."""
+    import jax.numpy as jnp
+
+    from pathgp.cli.tables.encoding import check_varies
+
+    scan = plan.scan
+    rows = scan.encoding.read(options.file, jnp.result_type(float), scan.rows, skip_missing=options.skip_missing)
+    train = rows.some(plan.train) if len(plan.test) else rows  # no copy if nothing is held out
+    check_varies(options.target, train.y)
+    return train, rows.some(plan.test)
+
+
+def train(
+    options: Options, plan: Plan, rows: "Rows", job: Job, checkpoint: "Checkpoint | None", start: float
+) -> "Fitted":
+    """Fit a model to the rows, and save it; the checkpoint is deleted when it is saved."""
+    import jax
+
+    from pathgp.cli.fitted import Fitted, save
+    from pathgp.cli.tables.files import counted
+
+    job.tell(f"this will take {plan.estimate}.")
+    early = "saves a checkpoint and stops" if checkpoint else "stops early" if jax.process_count() == 1 else "stops"
+    what = f"{counted(len(rows.y), 'row')} with {counted(rows.X.shape[1], 'input')}"
+    job.tell(f"fitting {options.target!r} to {what} (Ctrl-C {early}).")
+    try:
+        with progress_told(job.tell):
+            seconds = seconds_to_fit(options, len(plan.test) > 0, start, job.tell)
+            fitted = Fitted.fit(rows, plan.scan, options, job, checkpoint, seconds)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if checkpoint is None or not checkpoint.files:
+            raise
+        kept = f"the checkpoint is in {options.checkpoint}: to resume, run the same command with --resume."
+        if isinstance(stop, SystemExit):
+            job.tell(f"terminated: {kept}")
+            raise
+        raise Interrupted(kept) from None
+    for name, value in fitted.constant.items():
+        job.tell(f"{name!r} is {value:g} in every row, so its effect cannot be estimated.")
+    # The model is saved before the evaluation, so that Ctrl-C during the evaluation does not lose it.
+    save(fitted, options.out, options.force)
+    if checkpoint is not None:
+        checkpoint.clear()
+    return fitted
+
+
+def seconds_to_fit(options: Options, is_scored: bool, start: float, tell: Callable[[str], None]) -> float | None:
+    """Return the rest of `--max-seconds` for fitting and the solver, counted from the start of the command."""
+    if options.max_seconds is None:
+        return None
+    passed = time.perf_counter() - start
+    if passed >= options.max_seconds:
+        tell(
+            f"--max-seconds {options.max_seconds:g} is too short: reading took {passed:.0f} s. Fitting takes one step."
+        )
+    return max((1 - SCORING_SHARE * is_scored) * (options.max_seconds - passed), SHORTEST)
+
+
+@contextmanager
+def progress_told(tell: Callable[[str], None]) -> Iterator[None]:
+    """Print the lines that `runs.run.Progress` logs where it shows no bar."""
+    logger, handler = logging.getLogger("pathgp.progress"), logging.Handler()
+    handler.emit = lambda record: tell(record.getMessage())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+def judge(options: Options, rows: "Rows", fitted: "Fitted", job: Job, start: float) -> dict[str, Any]:
+    """Return the scores on held-out rows, if any: on random ones of them if `--max-seconds` ends before all."""
+    import jax
+
+    from pathgp.cli.tables.files import counted
+
+    total = len(rows.y)
+    if not total:
+        return {}
+    job.tell(f"scoring on {counted(total, 'held-out row')}.")
+    order, chunk, end = np.arange(total), total, float("inf")
+    if options.max_seconds is not None and jax.process_count() == 1:  # the processes of a job score alike
+        order, chunk = np.random.default_rng(options.seed).permutation(total), SCORED_ROWS
+        end = start + options.max_seconds
+    parts = []
+    try:
+        for first in range(0, total, chunk):
+            if parts and time.perf_counter() > end:
+                job.tell(f"--max-seconds is over: {first:,} of them were scored.")
+                break
+            some = rows.some(order[first : first + chunk])
+            parts.append((some.y, *fitted.predict(some.inputs)))
+    except KeyboardInterrupt:
+        raise Interrupted(f"{options.out} is a complete model, but it was not scored.") from None
+    return scores(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def report(options: Options, plan: Plan, fitted: "Fitted", scored: dict[str, Any], start: float) -> None:
+    """Print the result; raise `Interrupted` if Ctrl-C has ended hyperparameter fitting."""
+    seconds, out = time.perf_counter() - start, options.out
+    result = fitted.summary() | ({"held_out": scored} if scored else {})
+    result |= {"expected": {"gigabytes": plan.estimate.bytes / 1e9}, "seconds": seconds, "model": str(out)}
+    told = fitted.lines() | {f"held-out {name}": text for name, text in (lines(scored) if scored else {}).items()}
+    told |= {"seconds": f"{seconds:.1f}", "model": f"{out} ({out.stat().st_size / 1e6:.1f} MB)"}
+    show(result, told, options.json)
+    if fitted.interrupted:
+        raise Interrupted(
+            f"hyperparameter fitting ended after {len(fitted.loss)} steps: {out} is a complete model with the best "
+            "hyperparameters so far."
+        )
+
+
 def split(rows: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to fit and the rows held out, each in the order of the table."""
     order = np.random.default_rng(seed).permutation(rows)
     held_out = round(share * rows)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
-
-
-def check_target(name: str, y: np.ndarray) -> None:
-    """Raise `ValueError` if the target is constant."""
-    if np.ptp(y) == 0:
-        raise ValueError(f"the target {name!r} is {y[0]:g} in every row: choose a target that varies.")

@@ -1,6 +1,5 @@
 """A fitted model with the names of its columns, as the commands use it and store it in one file."""
 
-import argparse
 import copy
 import dataclasses
 import pathlib
@@ -14,6 +13,7 @@ from jaxtyping import Float
 
 from pathgp import storage
 from pathgp.cli.common import print_message
+from pathgp.cli.fit import Job, Options
 from pathgp.cli.tables.encoding import Column, Encoding, Rows
 from pathgp.cli.tables.files import ARROW, NUMBER, TEXT, counted
 from pathgp.cli.tables.infer import Scan
@@ -43,9 +43,10 @@ class Fitted:
         cls,
         rows: Rows,
         scan: Scan,
-        options: argparse.Namespace,
-        checkpoint: Checkpoint | None = None,
-        max_seconds: float | None = None,
+        options: Options,
+        job: Job,
+        checkpoint: Checkpoint | None,
+        max_seconds: float | None,
     ) -> "Fitted":
         """Fit the hyperparameters and solve, with the options of `pathgp fit` and the time that is left."""
         model = PathGPRegressor(
@@ -54,17 +55,14 @@ class Fitted:
             solver=RandomPoints(options.points) if options.solver == "inducing" else options.solver,
             num_samples=options.num_samples,
             max_seconds=max_seconds,
-            devices=options.devices,
+            devices=job.devices,
             random_state=options.seed,
-            verbose=options.speaks and sys.stderr.isatty(),
+            verbose=job.speaks and sys.stderr.isatty(),
             checkpoint=checkpoint,
         ).fit(rows.X, rows.y)
-        model.set_params(max_seconds=options.max_seconds)
-        # The fit saw inputs counted from `origin`, but predictions take them in their own units.
-        model.input_scaling_ = model.input_scaling_.shifted(rows.origin)
         ranges = np.column_stack([rows.X.min(axis=0), rows.X.max(axis=0)]) + rows.origin[:, None]
         facts = {"rows": len(rows.y), "ranges": ranges.tolist(), "missing": scan.missing, "skipped": scan.skipped}
-        return cls(model, scan.encoding, facts)
+        return cls(_as_asked(model, rows.origin, options.max_seconds), scan.encoding, facts)
 
     @property
     def target(self) -> str:
@@ -161,6 +159,13 @@ class Fitted:
             f"after {s['passes']:.1f} passes over the data: "
             + ("converged" if s["converged"] else "not converged, allow more time"),
         }
+
+
+def _as_asked(model: PathGPRegressor, origin: Float[np.ndarray, "d"], max_seconds: float | None) -> PathGPRegressor:
+    """Return a copy that takes inputs in their own units, not counted from `origin`, and has the time limit given."""
+    copied = copy.copy(model).set_params(max_seconds=max_seconds)
+    copied.input_scaling_ = model.input_scaling_.shifted(origin)
+    return copied
 
 
 def save(fitted: Fitted, path: pathlib.Path, force: bool = False) -> None:

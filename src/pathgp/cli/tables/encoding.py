@@ -324,3 +324,9 @@ def refuse_infinite(path: pathlib.Path, name: str, count: int) -> None:
     """Raise `ValueError` if a column has infinite values."""
     if count:
         raise ValueError(f"{path}: column {name!r} has {counted(count, 'infinite value')}: remove or correct them.")
+
+
+def check_varies(name: str, y: Float[np.ndarray, "n"]) -> None:
+    """Raise `ValueError` if the target is constant."""
+    if np.ptp(y) == 0:
+        raise ValueError(f"the target {name!r} is {y[0]:g} in every row: choose a target that varies.")
