@@ -1,10 +1,9 @@
-"""The memory of the cost model against runs, and its growth against exponents that are known; time limits are kept."""
+"""The memory of the cost model against runs, and what is computed after the last step of a solve with a time limit."""
 
 import json
 import os
 import subprocess
 import sys
-import time
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from pathgp.cli import budget as cost
-from pathgp.cli import main
 from pathgp.cli.budget import estimate, work_of
 from pathgp.estimator.registry import SOLVERS
 from pathgp.kernels import Matern32
@@ -45,7 +43,7 @@ class Counting(Matern32):
 @pytest.mark.filterwarnings("ignore:.*did not reach the tolerance")
 def test_after_the_last_step_a_solver_computes_only_the_passes_that_it_reserves(solver, monkeypatch):
     monkeypatch.setattr("pathgp.posterior.posterior._with_errors", lambda posterior: posterior)
-    N, at_steps = 5000, []
+    N, at_steps = 6144, []  # a whole number of tiles
 
     def look(snapshot):
         jax.effects_barrier()
@@ -56,21 +54,8 @@ def test_after_the_last_step_a_solver_computes_only_the_passes_that_it_reserves(
     COMPUTED.clear()
     condition(gp, X, X[:, 0], solver=chosen, num_samples=2, key=jax.random.key(0), observe=Observer(1, look))
     jax.effects_barrier()
-    last_check = 2048 * N if isinstance(chosen, SDD) else 0  # the residual on 2048 rows, as long as four steps
-    found = sum(COMPUTED) - at_steps[-1]
-    assert found == pytest.approx(chosen.final_passes * N**2 + last_check, rel=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [["--solver", "sdd"], ["--solver", "sdd", "--test-share", "0.4"]])
-def test_a_fit_keeps_to_its_limit_of_time(tmp_path, words):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(30_000, 5))
-    np.save(tmp_path / "train.npy", np.column_stack([X, np.sin(X[:, 0]) + 0.3 * rng.normal(size=30_000)]))
-    words = ["fit", str(tmp_path / "train.npy"), "--target", "5", "--out", str(tmp_path / "model"), *words]
-    start = time.perf_counter()
-    assert main([*words, "--max-seconds", "90"]) == 0
-    assert time.perf_counter() - start == pytest.approx(90, rel=0.15)
+    last_check = 2048 if isinstance(chosen, SDD) else 256 if isinstance(chosen, SAP) else 0  # a few steps
+    assert sum(COMPUTED) - at_steps[-1] == pytest.approx(chosen.final_passes * N**2 + last_check * N, rel=0.1)
 
 
 def test_processes_share_the_work_and_float64_takes_twice_the_room():
@@ -127,7 +112,6 @@ def test_settings_are_those_that_solvers_have_unless_they_are_told(monkeypatch):
 
 SCRIPT = """
 import pathlib, re, sys
-from pathgp.cli import main
 assert main(sys.argv[1:]) == 0
 status = pathlib.Path("/proc/self/status").read_text()
 print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024)

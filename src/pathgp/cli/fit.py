@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SHORTEST = 0.1
 """Seconds for fitting and the solve if no time is left: enough for one step each."""
 
-SCORING_SHARE, SCORED_ROWS = 0.1, 4096
+SCORING_SHARE, SCORED_ROWS = 0.05, 4096
 """Share of `--max-seconds` reserved for scoring, and the held-out rows that are scored between two looks at the clock.
 """
 
