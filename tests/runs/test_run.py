@@ -37,7 +37,11 @@ def test_without_a_bar_the_time_left_is_logged_each_time_that_as_much_has_passed
             progress.advance(1, "residual 1e-3", limit)
             clock.now += 0.5
     said = [record.getMessage() for record in caplog.records]
-    assert [message.split()[1] for message in said] == ["8", "16", "32"]  # after more than 3, 2 x 3.5 and 2 x 7.5 seconds
+    assert [message.split()[1] for message in said] == [
+        "8",
+        "16",
+        "32",
+    ]  # 3.5, 7.5, 15.5 s
     assert all("solving" in message and "residual 1e-3" in message for message in said)
     assert "46 s" in said[0]  # 92 steps of half a second
     assert ("7 s" in said[0]) is named

@@ -193,8 +193,8 @@ pathgp fit train.parquet --target price --out model.safetensors --checkpoint run
         "--max-seconds",
         type=float,
         metavar="S",
-        help="approximate time limit: hyperparameter fitting and iterative solvers stop early to meet it. Reading, "
-        "compilation, factorisations, prior draws, exact solves and scoring are not cut short",
+        help="approximate time limit: hyperparameter fitting, iterative solvers and scoring stop early to meet it. "
+        "Reading, compilation, factorisations, prior draws and exact solves are not cut short",
     )
     model.add_argument("--memory", type=float, metavar="GB", help="memory limit (default: what is available)")
     model.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
