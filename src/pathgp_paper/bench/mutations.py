@@ -340,8 +340,8 @@ BREAKS = [
     Break(
         "a gap is filled and nothing says so",
         "cli/tables/infer.py",
-        "fill, impute and name in absent)",
-        "fill, False)",
+        "fill=fill, indicator=self.impute and self.missing > 0)",
+        "fill=fill)",
         "tests/cli/tables/test_infer.py",
     ),
     Break(

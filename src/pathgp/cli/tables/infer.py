@@ -2,13 +2,13 @@
 
 import pathlib
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from jaxtyping import Float
 
 from pathgp.cli.tables.encoding import Column, Encoding, complete, is_missing, numbers, refuse_infinite
@@ -99,52 +99,102 @@ def infer_encoding(
 
 def _scan(path: pathlib.Path, kinds: Mapping[str, str], target: str, impute: bool, skip_missing: bool) -> Scan:
     """Return the encoding with the categories and, for `impute`, the replacement of missing values in each column."""
-    categories: dict[str, Counter[str]] = {name: Counter() for name, kind in kinds.items() if kind == TEXT}
-    values = {name: _ValueSample() for name, kind in kinds.items() if kind != TEXT}
-    missing, infinite, rows, skipped = Counter[str](), Counter[str](), 0, 0
-    for batch in read_batches(path, {**kinds, target: NUMBER}):
+    all_kinds = {**kinds, target: NUMBER}
+    inputs = [(_Text if kind == TEXT else _Numbers)(path, name, kind, impute) for name, kind in kinds.items()]
+    statistics = [*inputs, _Numbers(path, target, NUMBER, impute=False)]
+    rows = skipped = 0
+    for batch in read_batches(path, all_kinds):
         if skip_missing:
-            whole = complete({**kinds, target: NUMBER}, batch)
+            whole = complete(all_kinds, batch)
             skipped, batch = skipped + int((~whole).sum()), batch.filter(pa.array(whole))
         rows += batch.num_rows
-        for name, kind in (*kinds.items(), (target, NUMBER)):
-            missing[name] += int(is_missing(kind, batch[name]).sum())
-            if kind == TEXT:
-                for count in batch[name].drop_null().value_counts().to_pylist():
-                    categories[name][count["values"]] += count["counts"]
-                _refuse_many(path, name, len(categories[name]))
-            else:
-                x = numbers(kind, batch[name])
-                infinite[name] += int(np.isinf(x).sum())
-                # The median needs the values in memory, the other statistics do not.
-                if impute and name != target:
-                    values[name].add(x)
-    if not rows + skipped:
-        raise ValueError(f"{path} has no rows below its header.")
+        for column in statistics:
+            column.add(batch[column.name])
     if not rows:
-        name, count = _emptiest(path, {**kinds, target: NUMBER})
-        remedy = "choose another --target" if name == target else "--drop it, or use --impute"
-        raise ValueError(
-            f"every row of {path} has a missing value. Column {name!r} has the most ({count:,} of {skipped:,}): "
-            f"{remedy}."
-        )
-    for name in (*kinds, target):
-        if missing[name] == rows:
-            raise ValueError(f"{path}: column {name!r} is empty: leave it out with {option('--drop', [name])}.")
-        refuse_infinite(path, name, infinite[name])
-    absent = {name: count for name, count in missing.items() if count}
-    _refuse_missing(path, target, absent, rows, impute)
-    found = []
-    for name, kind in kinds.items():
-        known, fill = tuple(sorted(categories[name])) if kind == TEXT else (), None
-        if impute:
-            fill = categories[name].most_common(1)[0][0] if kind == TEXT else values[name].median
-        found.append(Column(name, kind, known, fill, impute and name in absent))
+        _refuse_no_rows(path, all_kinds, target, skipped)
+    found = [column.finish(rows) for column in statistics][:-1]
+    missing = {column.name: column.missing for column in statistics if column.missing}
+    _refuse_missing(path, target, missing, rows, impute)
     encoding = Encoding(target, tuple(found))
-    twice = [name for name, count in Counter(encoding.inputs).items() if count > 1]
-    if twice:
+    if twice := [name for name, count in Counter(encoding.inputs).items() if count > 1]:
         raise ValueError(f"{path} would have two inputs named {listed(twice)}: rename a column.")
-    return Scan(encoding, rows, absent, skipped)
+    return Scan(encoding, rows, missing, skipped)
+
+
+class _Statistics(ABC):
+    """What a column is encoded by, from its values in batches: `add` each of them, then `finish`."""
+
+    def __init__(self, path: pathlib.Path, name: str, kind: str, impute: bool) -> None:
+        self.path, self.name, self.kind, self.impute = path, name, kind, impute
+        self.missing = 0
+
+    @abstractmethod
+    def add(self, values: pa.Array) -> None:
+        """Add the values of some rows."""
+
+    def finish(self, rows: int) -> Column:
+        """Return the encoding; raise `ValueError` if the column is empty or has infinite values."""
+        if self.missing == rows:
+            without = option("--drop", [self.name])
+            raise ValueError(f"{self.path}: column {self.name!r} is empty: leave it out with {without}.")
+        return self.encoding()
+
+    @abstractmethod
+    def encoding(self) -> Column:
+        """Return the encoding of a column that is not empty."""
+
+
+class _Numbers(_Statistics):
+    """A column of numbers, booleans or dates; missing values are replaced by the median."""
+
+    def __init__(self, path: pathlib.Path, name: str, kind: str, impute: bool) -> None:
+        super().__init__(path, name, kind, impute)
+        self.infinite, self.sample = 0, _ValueSample()
+
+    def add(self, values: pa.Array) -> None:
+        x = numbers(self.kind, values)
+        self.missing += int(np.isnan(x).sum())
+        self.infinite += int(np.isinf(x).sum())
+        # The median needs the values in memory, the other statistics do not.
+        if self.impute:
+            self.sample.add(x)
+
+    def encoding(self) -> Column:
+        refuse_infinite(self.path, self.name, self.infinite)
+        fill = self.sample.median if self.impute else None
+        return Column(self.name, self.kind, fill=fill, indicator=self.impute and self.missing > 0)
+
+
+class _Text(_Statistics):
+    """A column of categories; missing values get the most frequent one, or none if they have an indicator."""
+
+    def __init__(self, path: pathlib.Path, name: str, kind: str, impute: bool) -> None:
+        super().__init__(path, name, kind, impute)
+        self.counts = Counter[str]()
+
+    def add(self, values: pa.Array) -> None:
+        self.missing += values.null_count
+        for count in values.drop_null().value_counts().to_pylist():
+            self.counts[count["values"]] += count["counts"]
+        if len(self.counts) > MOST_CATEGORIES:
+            raise ValueError(
+                f"{self.path}: column {self.name!r} has more than {MOST_CATEGORIES} categories, too many to one-hot "
+                f"encode: group them, or {option('--drop', [self.name])}."
+            )
+
+    def encoding(self) -> Column:
+        fill = self.counts.most_common(1)[0][0] if self.impute else None
+        return Column(self.name, self.kind, tuple(sorted(self.counts)), fill, self.impute and self.missing > 0)
+
+
+def _refuse_no_rows(path: pathlib.Path, kinds: Mapping[str, str], target: str, skipped: int) -> None:
+    if not skipped:
+        raise ValueError(f"{path} has no rows below its header.")
+    name, count = _emptiest(path, kinds)
+    remedy = "choose another --target" if name == target else "--drop it, or use --impute"
+    raise ValueError(
+        f"every row of {path} has a missing value. Column {name!r} has the most ({count:,} of {skipped:,}): {remedy}."
+    )
 
 
 def _emptiest(path: pathlib.Path, kinds: Mapping[str, str]) -> tuple[str, int]:
@@ -246,11 +296,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _refuse_many(path: pathlib.Path, name: str, count: int) -> None:
-    if count > MOST_CATEGORIES:
-        raise ValueError(
-            f"{path}: column {name!r} has more than {MOST_CATEGORIES} categories, too many to one-hot encode: group "
-            f"them, or {option('--drop', [name])}."
-        )
