@@ -48,7 +48,7 @@ def is_concrete(x: object) -> bool:
 def as_floats(x: Shaped[ArrayLike, "..."] | Sequence[float]) -> Float[Array, "..."]:
     """Return `x` as an array of floats: float32, or float64 if JAX has it enabled."""
     check_not_forked()
-    if isinstance(x, np.ndarray):  # `jnp.asarray` would compile a program for each shape
+    if isinstance(x, np.ndarray | np.generic | float | int):  # `jnp.asarray` would compile a program for each shape
         with np.errstate(over="ignore"):  # values beyond float32 become infinite, reported later
             return jax.device_put(np.array(x, jnp.result_type(float)))
     return jnp.asarray(x, dtype=float)

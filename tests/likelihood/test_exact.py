@@ -11,7 +11,8 @@ from threadpoolctl import threadpool_info
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
 from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, exact, fit_hyperparameters
-from pathgp.likelihood.exact import THREADED_ROWS, loss_and_gradient
+from pathgp.likelihood.exact import THREADED_ROWS
+from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.parameters import to_parameters
 
 
@@ -36,8 +37,6 @@ def test_the_gradient_agrees_with_finite_differences(x64, kernel, uneven):
     _, gradient = loss_and_gradient(unravel(flat), X, y)
     got = np.asarray(ravel_pytree(gradient)[0])
     for i in range(flat.size):
-        if uneven and i >= flat.size - 60:
-            continue  # the noise of the rows relative to each other is not learned
         step = 1e-5 * jnp.zeros_like(flat).at[i].set(1)
         up, down = (loss_and_gradient(unravel(flat + s), X, y)[0] for s in (step, -step))
         assert got[i] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-8)

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import NearestNeighbour, default_gp, fit_hyperparameters, nearest
-from pathgp.likelihood.exact import loss_and_gradient
+from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.nearest import Pool, batch_loss, draw_pool, nearest_earlier
 from pathgp.likelihood.parameters import to_parameters
 from tests.likelihood.test_exact import drawn

@@ -7,7 +7,7 @@ from jax.flatten_util import ravel_pytree
 from pathgp import GP, condition
 from pathgp.kernels import RBF, Matern32
 from pathgp.likelihood import Exact, Pathwise, Prior, default_gp, fit_hyperparameters, pathwise
-from pathgp.likelihood.exact import loss_and_gradient
+from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.parameters import to_parameters
 from pathgp.likelihood.pathwise import gradient_per_row, quadratic_gradient
 from pathgp.posterior.problem import Problem

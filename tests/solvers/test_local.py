@@ -103,9 +103,7 @@ def test_fewer_rows_than_neighbours_is_the_exact_posterior(rows):
     X, y, x = rng.normal(size=(rows, 2)), rng.normal(size=rows), jnp.asarray(rng.normal(size=(5, 2)), dtype=float)
     process = GP(Matern32(1.0), noise=0.1)
     key = jax.random.key(0)
-    none = condition(
-        process, X, y, solver=SAP(passes=1, block_size=1, averaging=None), local=Local(128), key=key
-    )
+    none = condition(process, X, y, solver=SAP(passes=1, block_size=1, averaging=None), local=Local(128), key=key)
     exact = condition(process, X, y, solver=Cholesky(), key=key)
     np.testing.assert_allclose(none.samples(x), exact.samples(x), atol=1e-4)
 

@@ -127,7 +127,7 @@ class Kernel(eqx.Module):
             )
         return Fourier(*self.spectrum(key, num // 2, dim))
 
-    def scaled(self, factor: Float[Array, ""]) -> "Kernel":
+    def scaled(self, factor: float | Float[AnyArray, ""]) -> "Kernel":
         """Return the kernel factor · k, the covariance of a function in other units.
 
         Raises
@@ -187,7 +187,7 @@ class Sum(Kernel):
         """Return k₁(x, x) + k₂(x, x) at the rows of X."""
         return self.left.diag(X) + self.right.diag(X)
 
-    def scaled(self, factor: Float[Array, ""]) -> "Sum":
+    def scaled(self, factor: float | Float[AnyArray, ""]) -> "Sum":
         """Return factor · k, with both kernels scaled."""
         return Sum(self.left.scaled(factor), self.right.scaled(factor))
 
@@ -243,7 +243,7 @@ class Product(Kernel):
         """Return k₁(x, x) k₂(x, x) at the rows of X."""
         return self.left.diag(X) * self.right.diag(X)
 
-    def scaled(self, factor: Float[Array, ""]) -> "Product":
+    def scaled(self, factor: float | Float[AnyArray, ""]) -> "Product":
         """Return factor · k, with the left kernel scaled."""
         return Product(self.left.scaled(factor), self.right)
 

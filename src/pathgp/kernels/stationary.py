@@ -134,7 +134,7 @@ class Stationary(Kernel):
         both = lengthscale.reshape(self.lengthscale.shape), np.asarray(np.sum(G * self.correlation(r2)))
         return eqx.tree_at(lambda k: (k.lengthscale, k.variance), self, both)
 
-    def scaled(self, factor: Float[Array, ""]) -> "Stationary":
+    def scaled(self, factor: float | Float[AnyArray, ""]) -> "Stationary":
         """Return factor · k, by scaling the variance."""
         return eqx.tree_at(lambda k: k.variance, self, self.variance * factor)
 

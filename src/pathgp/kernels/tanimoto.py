@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 from pathgp import _checks as checks
 from pathgp.kernels.base import Kernel
 from pathgp.kernels.features import Features
+from pathgp.linalg.namespace import AnyArray
 
 
 class Tanimoto(Kernel):
@@ -64,7 +65,7 @@ class Tanimoto(Kernel):
         """Return the variance, which is the same for every fingerprint."""
         return jnp.full(X.shape[0], self.variance)
 
-    def scaled(self, factor: Float[Array, ""]) -> "Tanimoto":
+    def scaled(self, factor: float | Float[AnyArray, ""]) -> "Tanimoto":
         """Return factor · k, by scaling the variance."""
         return Tanimoto(self.variance * factor, self.max_count)
 

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import _checks as checks
 from pathgp.kernels import Matern32, Stationary
 from pathgp.likelihood.priors import Prior
+from pathgp.linalg.namespace import on_device, on_host
 from pathgp.posterior.gp import GP, GP_EXAMPLE, check_data, named_parts
 from pathgp.runs.checkpoint import Checkpoint, Slot, open_slot
 
@@ -39,6 +41,12 @@ class Trace(NamedTuple):
     """
     weights: Float[Array, "N s"] | None = None
     """The solution that `Pathwise` ended with: mean and samples of `condition` with the same key."""
+
+
+def in_units(gp: GP, unit: float, origin: float) -> GP:
+    """Return the GP of (y − origin)/unit for a GP of y, with arrays of NumPy."""
+    parts = gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, np.asarray((gp.mean - origin) / unit)
+    return eqx.tree_at(lambda gp: (gp.kernel, gp.noise, gp.mean), gp, parts)
 
 
 class FittingMethod(eqx.Module):
@@ -100,11 +108,10 @@ def default_gp(
     >>> print(gp.kernel.lengthscale, gp.kernel.variance, gp.mean)
     [1. 1.] 1.0 2.0
     """
-    X, y = check_data(X, y)
-    spread = jnp.std(X, axis=0)
-    level = jnp.where(jnp.var(y) > 0, jnp.var(y), 1)
-    lengthscale = default_lengthscale_factor(X.shape[1]) * jnp.where(spread > 0, spread, 1)
-    return GP(kernel(lengthscale, level), noise=level / 10, mean=jnp.mean(y))
+    X, y = (np.asarray(data, np.float64) for data in check_data(X, y))
+    spread, level = np.std(X, axis=0), np.var(y) if np.ptp(y) > 0 else 1.0
+    lengthscale = default_lengthscale_factor(X.shape[1]) * np.where(spread > 0, spread, 1)
+    return GP(kernel(lengthscale, level), noise=level / 10, mean=np.mean(y))
 
 
 def fit_hyperparameters(
@@ -173,16 +180,19 @@ def fit_hyperparameters(
     gp.kernel.check_inputs(X)
     asked = {"X": X, "y": y, **named_parts(gp), "the method": method, "the prior": prior, "the key": key}
     slot = open_slot(checkpoint, "learning", lambda: asked)
-    # In standardised units of y, so that a step of the mean, and a bound, do not depend on the unit of y.
-    centre, unit = jnp.mean(y), jnp.where(jnp.std(y) > 0, jnp.std(y), 1)
-    start = GP(gp.kernel.scaled(1 / unit**2), gp.noise / unit**2, (gp.mean - centre) / unit)
-    inside = eqx.tree_at(lambda q: q.unit, prior, unit)
+    # In standardised units of y, so that a step of the mean, and a bound, do not depend on the unit of y. On the host,
+    # because JAX would compile a program for every operation.
+    host, observed = on_host(gp), np.asarray(y, np.float64)
+    centre, unit = float(np.mean(observed)), float(np.std(observed)) if np.ptp(observed) > 0 else 1.0
+    start = in_units(host, unit, centre)
+    inside = eqx.tree_at(lambda q: q.unit, prior, jax.device_put(np.asarray(unit, X.dtype)))
     with slot as saved:
-        found, trace = method.fit(start, X, (y - centre) / unit, key, progress, inside, saved)
+        standardised = jax.device_put(np.asarray((observed - centre) / unit, X.dtype))
+        found, trace = method.fit(on_device(start, X.dtype), X, standardised, key, progress, inside, saved)
     # The density of y is that of the standardised y divided by its unit, so the loss per row gains log(unit).
-    shift = 0.0 if trace.since_start else float(jnp.log(unit))
+    shift = 0.0 if trace.since_start else float(np.log(unit))
     losses = [loss + shift for loss in trace.loss]
     weights = None if trace.weights is None else trace.weights / unit
-    learned = GP(found.kernel.scaled(unit**2), found.noise * unit**2, centre + found.mean * unit)
+    learned = on_device(in_units(on_host(found), 1 / unit, -centre / unit), X.dtype)
     # The noise floor and rounding can leave a value outside its bounds.
     return prior.nearest(learned), trace._replace(loss=losses, weights=weights)

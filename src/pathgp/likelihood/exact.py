@@ -1,4 +1,4 @@
-"""The exact marginal likelihood, and its use on neighbourhoods of rows if there are too many rows for it."""
+"""Fits by the exact marginal likelihood, and by that of neighbourhoods of rows if there are too many rows for it."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
-from scipy import linalg, optimize
+from scipy import optimize
 from threadpoolctl import threadpool_limits
 
 from pathgp import _checks as checks
@@ -20,9 +20,10 @@ from pathgp.kernels import Kernel
 from pathgp.likelihood.base import FittingMethod, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
+from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.parameters import Parameters, to_parameters, trainable_mask
 from pathgp.likelihood.priors import Prior, map_named
-from pathgp.linalg.factor import factorise
+from pathgp.linalg.namespace import host_generator, on_device, on_host
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Slot
 
@@ -52,8 +53,7 @@ RUNAWAY = 10.0
 class Exact(FittingMethod):
     """The exact negative log marginal likelihood, minimised by L-BFGS-B (SciPy) in float64.
 
-    The loss is −log p(y) = ½ yᵀH⁻¹y + ½ log|H| + (N/2) log 2π. Its gradient is ½ tr((H⁻¹ − ααᵀ) ∂H) with α = H⁻¹y. An
-    evaluation of both takes one factorisation.
+    The loss −log p(y) and its gradient take one factorisation (`likelihood.marginal`).
 
     The descent starts from the given GP, then from `restarts` others, and the best result is kept. The other starts
     have shorter length scales, with all, a hundredth or a ten-thousandth of the noise, and are perturbed at random. If
@@ -115,18 +115,17 @@ class Exact(FittingMethod):
                 f"Exact factorises an N x N matrix at every step, and {X.shape[0]} rows are more than the "
                 f"{self.max_rows} that it takes: use NearestNeighbour() or Neighbourhoods()."
             )
-        dtype = X.dtype
         descents: list[Descent] = []
         few = X.shape[0] < THREADED_ROWS
         with jax.enable_x64(True), _one_blas_thread() if few else contextlib.nullcontext():
-            wide, X, y, prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (gp, X, y, prior))
+            wide, points, observed, prior = on_host((gp, X, y, prior))
             start = prior.projected(to_parameters(wide))
             restarts = (RESTARTS if X.shape[0] <= FEW_ROWS else 0) if self.restarts is None else self.restarts
             with Record(self.steps * (restarts + 1), self.max_seconds, progress, evaluations.saved) as record:
                 for another in _starts(start, restarts, key):
                     if record.out_of_time and not evaluations.ahead:
                         break
-                    descents.append(Descent(prior.projected(another), X, y, prior, record, evaluations))
+                    descents.append(Descent(prior.projected(another), points, observed, prior, record, evaluations))
                     descents[-1].run(self.steps)
             ends = [end for descent in descents for end in descent.best]
             if not ends and not record.interrupted:
@@ -135,8 +134,8 @@ class Exact(FittingMethod):
                     "other hyperparameters."
                 )
             _, best = min(ends, key=lambda end: end[0], default=(np.inf, start))
-            found = jax.tree.map(lambda leaf: np.asarray(leaf), best.gp())
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), found), record.trace()
+        kernel, noise = best.kernel_and_noise()
+        return GP(*on_device((kernel, noise, best.mean), X.dtype)), record.trace()
 
 
 class Descent:
@@ -148,14 +147,13 @@ class Descent:
     def __init__(
         self,
         start: Parameters,
-        X: Float[Array, "N d"],
-        y: Float[Array, "N"],
+        X: Float64[np.ndarray, "N d"],
+        y: Float64[np.ndarray, "N"],
         prior: Prior,
         record: Record,
         evaluations: Evaluations,
     ) -> None:
-        moving, self.fixed = eqx.partition(start, trainable_mask(start))
-        self.flat, self.unravel = ravel_pytree(moving)
+        self.start = on_host(start)
         self.X, self.y, self.prior, self.record, self.evaluations = X, y, prior, record, evaluations
         self.best: list[tuple[float, Parameters]] = []
 
@@ -179,26 +177,30 @@ class Descent:
     def evaluate(self, p: Parameters) -> tuple[float, Float64[np.ndarray, "p"]]:
         """Return the loss per row, with the penalty of the prior, and its gradient as a vector."""
         loss, gradient = loss_and_gradient(p, self.X, self.y)
-        penalty, penalty_gradient = _penalty(self.prior, p)
-        loss += float(penalty) / self.X.shape[0]
-        gradient = jax.tree.map(lambda a, b: a + b / self.X.shape[0], gradient, penalty_gradient)
-        return loss, np.asarray(ravel_pytree(eqx.filter(gradient, trainable_mask(p)))[0])
+        vector = _flat(gradient)
+        if self.prior.has_beliefs:
+            penalty, penalty_gradient = _penalty(self.prior, p)
+            loss, vector = loss + float(penalty) / len(self.X), vector + _flat(penalty_gradient) / len(self.X)
+        return loss, vector
 
     def parameters(self, flat: np.ndarray) -> Parameters:
         """Return the parameters of a vector of the optimiser."""
-        return eqx.combine(self.unravel(jnp.asarray(flat)), self.fixed)
+        moving, fixed = eqx.partition(self.start, trainable_mask(self.start))
+        leaves, structure = jax.tree.flatten(moving)
+        ends = np.cumsum([leaf.size for leaf in leaves])
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(flat, ends[:-1]), leaves, strict=True)]
+        return eqx.combine(jax.tree.unflatten(structure, parts), fixed)
 
     def possible(self, flat: np.ndarray) -> np.ndarray:
         """Return the nearest vector that the prior allows."""
-        p = self.prior.projected(self.parameters(flat))
-        return np.asarray(ravel_pytree(eqx.filter(p, trainable_mask(p)))[0])
+        return _flat(self.prior.projected(self.parameters(flat)))
 
     def run(self, steps: int) -> None:
         """Descend for at most `steps` steps, within the time limit."""
-        flat = np.asarray(self.flat)
+        flat = _flat(self.start)
         # The noise may fall to its floor, because that of a noiseless function is far below its start.
-        fall = jax.tree.map(lambda leaf: jnp.full_like(leaf, RUNAWAY), self.unravel(self.flat))
-        fall = np.asarray(ravel_pytree(eqx.tree_at(lambda p: p.log_noise, fall, jnp.asarray(NOISE_FALL)))[0])
+        fall = jax.tree.map(lambda leaf: np.full_like(leaf, RUNAWAY), self.start)
+        fall = _flat(eqx.tree_at(lambda p: p.log_noise, fall, np.asarray(NOISE_FALL)))
         bounds = list(zip(self.possible(flat - fall), self.possible(flat + RUNAWAY), strict=True))
         advance = lambda _: self.record.advance()
         options = {"maxiter": steps}
@@ -206,6 +208,12 @@ class Descent:
             optimize.minimize(
                 self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, callback=advance, options=options
             )
+
+
+def _flat(p: Parameters) -> Float64[np.ndarray, "p"]:
+    """Return the parameters that are fitted as a vector."""
+    leaves = jax.tree.leaves(eqx.filter(p, trainable_mask(p)))
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
 
 
 _limiting = threading.Lock()
@@ -232,44 +240,13 @@ def _penalty(prior: Prior, p: Parameters) -> tuple[Float[Array, ""], Parameters]
     return jax.value_and_grad(lambda q: prior.penalty(q.gp()))(p)
 
 
-def loss_and_gradient(p: Parameters, X: Float[Array, "N d"], y: Float[Array, "N"]) -> tuple[float, Parameters]:
-    """Return −log p(y)/N and its gradient, or NaN if H is not positive definite. Float64 must be enabled."""
-    N = X.shape[0]
-    H, pull_back = jax.vjp(lambda q: _matrix(q, X), p)
-    factor: Float64[np.ndarray, "N N"] = np.array(H)
-    nan = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), p)
-    if not np.all(np.isfinite(factor)):
-        return float("nan"), nan
-    try:
-        factorise(factor)
-    except ValueError:
-        return float("nan"), nan
-    (invert,) = linalg.get_lapack_funcs(("potri",), (factor,))
-    inverse, _ = invert(factor, lower=1)
-    inverse = np.tril(inverse) + np.tril(inverse, -1).T
-    residual = np.asarray(y - p.mean)
-    alpha = inverse @ residual
-    loss = 0.5 * residual @ alpha + np.sum(np.log(np.diag(factor))) + 0.5 * N * np.log(2 * np.pi)
-    (gradient,) = pull_back(jnp.asarray(0.5 * (inverse - np.outer(alpha, alpha))))
-    gradient = eqx.tree_at(lambda g: g.mean, gradient, gradient.mean - jnp.sum(alpha))
-    return float(loss) / N, jax.tree.map(lambda leaf: leaf / N, gradient)
-
-
-@eqx.filter_jit
-def _matrix(p: Parameters, X: Float[Array, "N d"]) -> Float[Array, "N N"]:
-    gp = p.gp()
-    return gp.kernel(X, X) + jnp.diag(jnp.broadcast_to(gp.noise, X.shape[0]))
-
-
 def _starts(p: Parameters, restarts: int, key: PRNGKeyArray) -> list[Parameters]:
     """Return the given start, followed by `restarts` others around it."""
-    starts = [p]
+    starts, rng = [p], host_generator(key)
     for i in range(restarts):
-        shorten, spread = partial(jnp.add, np.log(SHORTER[i % len(SHORTER)])), 0.1 if i < 2 else 0.7
-        leaves, structure = jax.tree.flatten(map_named(p.log_kernel, "lengthscale", shorten, lambda leaf: leaf))
-        keys = jax.random.split(jax.random.fold_in(key, i), len(leaves))
-        moved = [leaf + spread * jax.random.normal(k, leaf.shape) for leaf, k in zip(leaves, keys, strict=True)]
-        kernel = jax.tree.unflatten(structure, moved)
+        shorten, spread = partial(np.add, np.log(SHORTER[i % len(SHORTER)])), 0.1 if i < 2 else 0.7
+        shorter = map_named(p.log_kernel, "lengthscale", shorten, lambda leaf: leaf)
+        kernel = jax.tree.map(lambda leaf, by=spread: leaf + by * rng.normal(size=leaf.shape), shorter)
         noise = p.log_noise - np.log(100.0) * ((i + 1) % 3)
         starts.append(Parameters(kernel, noise, p.mean, p.noise_shape, p.floor))
     return starts

@@ -2,10 +2,10 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from pathgp.kernels import Kernel
+from pathgp.linalg.namespace import AnyArray, namespace
 from pathgp.linalg.precision import in_own_precision
 from pathgp.posterior.gp import GP
 
@@ -28,9 +28,9 @@ class Parameters(eqx.Module):
     """
 
     log_kernel: Kernel
-    log_noise: Float[Array, ""]
-    mean: Float[Array, ""]
-    noise_shape: Float[Array, "..."]
+    log_noise: Float[AnyArray, ""]
+    mean: Float[AnyArray, ""]
+    noise_shape: Float[AnyArray, "..."]
     """The noise of the rows relative to their mean, which is not fitted."""
     floor: float = eqx.field(static=True, default=NOISE_FLOOR)
     """The smallest noise variance, as a share of the kernel's."""
@@ -38,22 +38,29 @@ class Parameters(eqx.Module):
     @in_own_precision
     def gp(self) -> GP:
         """Return the GP with these hyperparameters, its noise at least `floor` times the kernel's variance."""
-        kernel = jax.tree.map(jnp.exp, self.log_kernel)
-        noise = jnp.exp(self.log_noise) * self.noise_shape + self.floor * kernel_variance(kernel)
-        return GP(kernel, noise, self.mean)
+        return GP(*self.kernel_and_noise(), self.mean)
+
+    def kernel_and_noise(self) -> tuple[Kernel, Float[AnyArray, "..."]]:
+        """Return the kernel, and the noise that is at least `floor` times its variance."""
+        exp = namespace(self.log_noise).exp
+        kernel = jax.tree.map(exp, self.log_kernel)
+        return kernel, exp(self.log_noise) * self.noise_shape + self.floor * kernel_variance(kernel)
 
 
-def kernel_variance(kernel: Kernel) -> Float[Array, ""]:
+def kernel_variance(kernel: Kernel) -> Float[AnyArray, ""]:
     """Return k(x, x) of a kernel with the same variance everywhere."""
-    return kernel.diag(jnp.zeros((1, 1)))[0]
+    leaves = jax.tree.leaves(kernel)
+    return kernel.diag(namespace(leaves[0] if leaves else None).zeros((1, 1)))[0]
 
 
 def to_parameters(gp: GP, floor: float = NOISE_FLOOR) -> Parameters:
     """Return the parameters of a GP. `Parameters.gp` gives it back, unless its noise is near the floor or below."""
-    scale = jnp.mean(gp.noise)
+    xp = namespace(gp.noise)
+    scale = xp.mean(gp.noise)
     # The part of the noise above the floor; it stays positive, so that its logarithm is finite.
-    free = jnp.maximum(scale - floor * kernel_variance(gp.kernel), 0.01 * scale)
-    return Parameters(jax.tree.map(jnp.log, gp.kernel), jnp.log(free), gp.mean, gp.noise / scale, floor)
+    free = xp.maximum(scale - floor * kernel_variance(gp.kernel), 0.01 * scale)
+    kernel, array = jax.tree.map(xp.log, gp.kernel), xp.asarray
+    return Parameters(kernel, array(xp.log(free)), array(gp.mean), array(gp.noise / scale), floor)
 
 
 def trainable_mask(p: Parameters) -> Parameters:

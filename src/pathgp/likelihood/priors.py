@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
 from pathgp.likelihood.parameters import Parameters, to_parameters
+from pathgp.linalg.namespace import AnyArray, namespace
 from pathgp.posterior.gp import GP
 
 
@@ -21,11 +22,11 @@ class ParameterPrior(eqx.Module):
     """Base class of priors of a positive number: a density, a range of allowed values, or both."""
 
     @abstractmethod
-    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def penalty(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return −log of the density of log x, up to a constant."""
 
     @abstractmethod
-    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def nearest(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return the allowed value nearest to x."""
 
 
@@ -48,11 +49,11 @@ class LogNormal(ParameterPrior):
     median: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="LogNormal.median"))
     spread: Float[Array, "..."] = eqx.field(converter=partial(checks.as_positive, name="LogNormal.spread"), default=1.0)
 
-    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def penalty(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return ½ (log(x / median) / spread)²."""
-        return (jnp.log(x / self.median) / self.spread) ** 2 / 2
+        return (namespace(x).log(x / self.median) / self.spread) ** 2 / 2
 
-    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def nearest(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return x: every positive number is allowed."""
         return x
 
@@ -79,13 +80,13 @@ class Bounds(ParameterPrior):
         if checks.is_concrete(self.low) and not bool(jnp.all(self.low <= self.high)):
             raise ValueError(f"Bounds.low must be at most Bounds.high, but they are {self.low} and {self.high}.")
 
-    def penalty(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def penalty(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return zeros."""
-        return jnp.zeros_like(x)
+        return namespace(x).zeros_like(x)
 
-    def nearest(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def nearest(self, x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         """Return x, clipped to the bounds."""
-        return jnp.clip(x, self.low, self.high)
+        return namespace(x).clip(x, self.low, self.high)
 
 
 class Prior(eqx.Module):
@@ -137,7 +138,7 @@ class Prior(eqx.Module):
 
     def penalty(self, gp: GP) -> Float[Array, ""]:
         """Return −log p(hyperparameters), up to a constant."""
-        kernel = gp.kernel.scaled(self.unit**2) if self._has_beliefs else gp.kernel
+        kernel = gp.kernel.scaled(self.unit**2) if self.has_beliefs else gp.kernel
         total = jnp.zeros((), gp.mean.dtype)
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
             if belief is not None:
@@ -148,7 +149,7 @@ class Prior(eqx.Module):
 
     def nearest(self, gp: GP) -> GP:
         """Return the GP with every hyperparameter moved to the nearest allowed value."""
-        if not self._has_beliefs:
+        if not self.has_beliefs:
             return gp
         kernel = gp.kernel.scaled(self.unit**2)
         for name, belief in (("lengthscale", self.lengthscale), ("variance", self.variance)):
@@ -156,20 +157,21 @@ class Prior(eqx.Module):
                 kernel = map_named(kernel, name, belief.nearest, lambda leaf: leaf)
         noise = gp.noise
         if self.noise is not None:
-            present = jnp.mean(noise) * self.unit**2
+            present = namespace(noise).mean(noise) * self.unit**2
             # One factor for all rows keeps the ratios of their noise.
             noise = noise * (self.noise.nearest(present) / present)
         return GP(kernel.scaled(1 / self.unit**2), noise, gp.mean)
 
     def projected(self, p: Parameters) -> Parameters:
         """Return parameters moved to allowed values; the noise is compared with its bounds without the floor."""
-        if not self._has_beliefs:
+        if not self.has_beliefs:
             return p
         moved = to_parameters(self.nearest(dataclasses.replace(p, floor=0.0).gp()), floor=0.0)
         return Parameters(moved.log_kernel, moved.log_noise, p.mean, p.noise_shape, p.floor)
 
     @property
-    def _has_beliefs(self) -> bool:
+    def has_beliefs(self) -> bool:
+        """Whether any hyperparameter has a prior or bounds."""
         return not (self.lengthscale is None and self.variance is None and self.noise is None)
 
 
