@@ -211,7 +211,7 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
         assert not loaded, path
         assert "<blockquote" not in html, path  # an example that was taken for a quotation
     api = pages[tmp_path / "api" / "index.html"]
-    names = ["GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximise"]
+    names = ["GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximize"]
     for name in (*names, "analysis.metrics.nll", "parallel.jobs.join", "integrations.optuna.PathGPSampler"):
         assert f'id="pathgp.{name}"' in api, name
     shown = re.sub(r"<[^>]+>", "", api)

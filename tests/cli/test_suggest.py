@@ -141,7 +141,7 @@ def test_few_results_are_followed_by_points_that_fill_the_space(tmp_path, capsys
     (tmp_path / "bounds.json").write_text('{"a": [0, 1], "b": [-1, 1]}')
     (tmp_path / "history.csv").write_text("a,b,note,y\n0.5,0.5,x,3\n0.25,0,x,1\n0.1,0.1,x,\n")
     out = tmp_path / "next.parquet"
-    assert suggest(tmp_path, "--n", "5", "--minimise", "--out", out, "--seed", "7", target="y") == 0
+    assert suggest(tmp_path, "--n", "5", "--direction", "minimize", "--out", out, "--seed", "7", target="y") == 0
     printed = capsys.readouterr()
     assert "'note'" in printed.err
     assert re.search("2 .* 1 .* 0 ", printed.out)  # finite, failed and pending

@@ -66,13 +66,13 @@ def test_predictions_are_those_of_scikit_learns_exact_process(fixed):
     _, found = fixed.predict(QUERIES, return_cov=True)
     np.testing.assert_allclose(np.diag(found), std**2, rtol=1e-5)
     np.testing.assert_allclose(found, Y.var() * (covariance + 0.02 * np.eye(8)), atol=4 * total.max() * 512**-0.5)
-    assert fixed.noise_ == pytest.approx(0.02 * Y.var(), rel=1e-6)
+    assert fixed.noise_variance_ == pytest.approx(0.02 * Y.var(), rel=1e-6)
 
 
 def test_samples_are_functions_with_the_mean_and_spread_of_the_prediction(fixed):
     draws = fixed.sample_y(QUERIES, 512, random_state=1)
     mean, std = fixed.predict(QUERIES, return_std=True)
-    function_std = np.sqrt(std**2 - fixed.noise_)
+    function_std = np.sqrt(std**2 - fixed.noise_variance_)
     assert draws.shape == (8, 512)
     np.testing.assert_allclose(draws.mean(axis=1), mean, atol=4 * function_std.max() / 512**0.5)
     sampled = np.sqrt(np.mean((draws - mean[:, None]) ** 2, axis=1))
@@ -93,7 +93,7 @@ def test_more_samples_than_the_model_has_are_drawn(learned):
 
 def test_learning_finds_the_noise_and_says_how(learned):
     # The noise has a standard deviation of 0.2; of a variance from 80 rows the relative error is at least √(2/80).
-    assert learned.noise_ == pytest.approx(0.04, rel=0.6)
+    assert learned.noise_variance_ == pytest.approx(0.04, rel=0.6)
     assert learned.trace_[0].loss[-1] < learned.trace_[0].loss[0]
     assert learned.kernel_.lengthscale[1] > learned.kernel_.lengthscale[0]  # the second input is a straight line
     assert learned.info_.solver == "Cholesky"
@@ -119,7 +119,7 @@ def test_raw_units_are_kept_where_nothing_is_standardised():
     kernel = ConstantKernel(9.0) * Matern([1.0, 30.0], nu=1.5)
     exact = GaussianProcessRegressor(kernel, alpha=0.04, optimizer=None).fit(X, Y)
     np.testing.assert_allclose(mean, exact.predict(QUERIES), rtol=2e-4)
-    assert raw.noise_ == pytest.approx(0.04)
+    assert raw.noise_variance_ == pytest.approx(0.04)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows():
@@ -148,7 +148,7 @@ def test_several_targets_are_as_if_fitted_alone(fixed):
     # The uncertainty of a target is the same function, in its units.
     np.testing.assert_allclose(std[:, 1] / second.std(), std[:, 0] / Y.std(), rtol=1e-6)
     np.testing.assert_allclose(std[:, 0], fixed.predict(QUERIES, return_std=True)[1], rtol=1e-4)
-    np.testing.assert_allclose(both.noise_, 0.02 * np.array([Y.var(), second.var()]), rtol=1e-5)
+    np.testing.assert_allclose(both.noise_variance_, 0.02 * np.array([Y.var(), second.var()]), rtol=1e-5)
     draws = both.sample_y(QUERIES, 512)
     assert draws.shape == (8, 2, 512)
     correlation = np.corrcoef(draws[0])[0, 1]
@@ -221,7 +221,7 @@ def test_a_target_that_does_not_vary_leaves_the_others_as_they_are():
     alone = PathGPRegressor(num_samples=2, random_state=0).fit(X, Y)
     beside = PathGPRegressor(num_samples=2, random_state=0).fit(X, np.column_stack([Y, np.full(N, 3.0)]))
     np.testing.assert_allclose(beside.predict(QUERIES)[:, 0], alone.predict(QUERIES), rtol=1e-2)
-    np.testing.assert_allclose(beside.noise_[0], alone.noise_, rtol=0.05)
+    np.testing.assert_allclose(beside.noise_variance_[0], alone.noise_variance_, rtol=0.05)
     np.testing.assert_allclose(beside.predict(QUERIES)[:, 1], 3.0, atol=0.01)  # the prior mean is shared
 
 

@@ -14,7 +14,7 @@ from pathgp.linalg import neighbours
 from pathgp.solvers import SAP, Auto, InducingCholesky
 from tests.support.problems import matern32
 
-ONE_PASS = SAP(passes=1, block_size=128, averaging=None)
+ONE_PASS = SAP(passes=1, block_size=128, averaging_exponent=None)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_samples_are_continuous_where_neighbours_change(x64):
         GP(Matern32(0.5), noise=0.09),
         X,
         y,
-        solver=SAP(passes=1, block_size=50, averaging=None),
+        solver=SAP(passes=1, block_size=50, averaging_exponent=None),
         local=Local(12, taper),
         num_samples=1,
         key=jax.random.key(0),
@@ -130,7 +130,7 @@ def test_the_gradient_agrees_with_finite_differences(x64):
         GP(Matern32(0.5), noise=0.09),
         X,
         y,
-        solver=SAP(passes=1, block_size=50, averaging=None),
+        solver=SAP(passes=1, block_size=50, averaging_exponent=None),
         local=Local(20),
         num_samples=2,
         key=jax.random.key(0),
@@ -193,7 +193,7 @@ def test_it_works_through_jit_and_vmap(posterior):
 
 
 def test_a_solver_that_settles_by_it_gets_it(posterior):
-    solver = SAP(passes=1, block_size=128, averaging=None, local=Local(30))
+    solver = SAP(passes=1, block_size=128, averaging_exponent=None, local=Local(30))
     made = condition(
         posterior.gp,
         posterior.system.X,

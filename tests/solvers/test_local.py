@@ -19,7 +19,7 @@ from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
 from pathgp.system.system import System, Targets
 from tests.support.problems import matern32, problem
 
-ONE_PASS = SAP(passes=1, block_size=128, averaging=None)
+ONE_PASS = SAP(passes=1, block_size=128, averaging_exponent=None)
 
 
 def hat_matrix(system, x, solver, local):
@@ -103,7 +103,9 @@ def test_fewer_rows_than_neighbours_is_the_exact_posterior(rows):
     X, y, x = rng.normal(size=(rows, 2)), rng.normal(size=rows), jnp.asarray(rng.normal(size=(5, 2)), dtype=float)
     process = GP(Matern32(1.0), noise=0.1)
     key = jax.random.key(0)
-    none = condition(process, X, y, solver=SAP(passes=1, block_size=1, averaging=None), local=Local(128), key=key)
+    none = condition(
+        process, X, y, solver=SAP(passes=1, block_size=1, averaging_exponent=None), local=Local(128), key=key
+    )
     exact = condition(process, X, y, solver=Cholesky(), key=key)
     np.testing.assert_allclose(none.samples(x), exact.samples(x), atol=1e-4)
 

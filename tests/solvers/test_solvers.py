@@ -39,7 +39,9 @@ ITERATIVE = {
     "CG": CG(tolerance=1e-4),
     "CG without preconditioner": CG(rank=0, tolerance=1e-4),
     "SAP": SAP(block_size=256, passes=300, tolerance=1e-4),
-    "SAP, plain, last iterate": SAP(block_size=512, passes=300, tolerance=1e-4, accelerated=False, averaging=None),
+    "SAP, plain, last iterate": SAP(
+        block_size=512, passes=300, tolerance=1e-4, accelerated=False, averaging_exponent=None
+    ),
     "SDD": SDD(steps=1500, batch_size=128, tolerance=1e-4),
     "SGD": SGD(steps=1500, batch_size=128, tolerance=1e-4),
 }
@@ -335,7 +337,7 @@ def test_cholesky_refuses_what_is_not_positive_definite():
         (lambda: SDD(step_size=-1.0), "SDD.step_size"),
         (lambda: SAP(passes=0), "SAP.passes"),
         (lambda: SAP(block_size=0), "SAP.block_size"),
-        (lambda: SAP(averaging=-1.0), "SAP.averaging"),
+        (lambda: SAP(averaging_exponent=-1.0), "SAP.averaging_exponent"),
         (lambda: CG(rank=-1), "CG.rank"),
         (lambda: Observer(0, print), "Observer.steps"),
     ],

@@ -38,6 +38,7 @@ def model():
 CHANGES = {
     "n_features_in_": (3, "n_features_in_"),
     "noise_": (-0.1, "noise_"),
+    "noise_variance_": (np.ones(2), "noise_variance_"),
     "single_target_": (False, "single_target_"),
     "input_scaling_": (Scaling(np.zeros(3), np.ones(3)), "input_scaling_"),
     "target_scaling_": (Scaling(np.zeros(1), np.zeros(1)), "Scaling.scale"),

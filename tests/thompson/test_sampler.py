@@ -365,3 +365,14 @@ def test_another_process_goes_on_in_the_same_way(tmp_path):
 def test_bad_input_gets_a_sentence(call, named):
     with pytest.raises(ValueError, match=named):
         call(sampler())
+
+
+@pytest.mark.parametrize(("american", "british"), [("minimize", "minimise"), ("maximize", "maximise")])
+def test_either_spelling_of_the_direction_is_the_same(american, british):
+    values = np.array([3.0, 1.0, 2.0])
+    found = []
+    for direction in (american, british):
+        s = ThompsonSampler([(0.0, 1.0)], direction=direction)
+        s.tell([[0.1], [0.2], [0.3]], values)
+        found.append(s.best().y)
+    assert found[0] == found[1] == (min(values) if american == "minimize" else max(values))

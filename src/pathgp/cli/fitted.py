@@ -128,7 +128,7 @@ class Fitted:
             "kernel": type(kernel).__name__,
             "variance": float(kernel.variance) * unit2 if stationary else None,
             "lengthscales": dict(zip(self.encoding.inputs, scales, strict=stationary)),
-            "noise_variance": float(np.mean(model.noise_)),
+            "noise_variance": float(np.mean(model.noise_variance_)),
             "num_samples": self.num_samples,
             "solver": info.solver,
             "reason": info.reason,

@@ -17,7 +17,7 @@ from pathgp.cli.tables.files import NUMBER, column_kinds, listed
 from pathgp.solvers import Auto
 from pathgp.thompson import Search
 from pathgp.thompson.loop import Settings, State, observe
-from pathgp.thompson.sampler import CLASSES
+from pathgp.thompson.sampler import CLASSES, SIGNS
 from pathgp.thompson.space import Codes, Dimension, Space
 
 KIND = "pathgp suggest"
@@ -41,8 +41,7 @@ class Optimisation(NamedTuple):
                 f"--target {a.target!r} is also an input in {a.bounds}: remove it there, or choose another target."
             )
         space = Space(tuple(bounds.values()))
-        sign = -1.0 if a.minimise else 1.0
-        settings = Settings(space, None, sign, Auto(), Search(), space.initial, a.seed)
+        settings = Settings(space, None, SIGNS[a.direction], Auto(), Search(), space.initial, a.seed)
         found = cls(settings, State.empty(space), list(bounds), a.target)
         X, y = read_history(a.file, bounds, a.target)
         if a.state is None:

@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
         run,
         """
 pathgp suggest history.csv --bounds bounds.json --target yield --n 100 --out next.csv
-pathgp suggest history.csv --bounds bounds.json --target cost --minimise --pending next.csv --n 10
+pathgp suggest history.csv --bounds bounds.json --target cost --direction minimize --pending next.csv --n 10
 pathgp suggest history.csv --bounds bounds.json --target yield --state search.safetensors --json""",
     )
     parser.epilog = f"{BOUNDS.strip()}\n\n{parser.epilog}"
@@ -47,8 +47,18 @@ pathgp suggest history.csv --bounds bounds.json --target yield --state search.sa
     parser.add_argument("--target", required=True, metavar="COLUMN", help="the column with the results")
     parser.add_argument("--n", type=int, default=1, metavar="N", help="number of suggestions (default: %(default)s)")
     direction = parser.add_mutually_exclusive_group()
-    direction.add_argument("--maximise", action="store_true", help="maximise the target (the default)")
-    direction.add_argument("--minimise", action="store_true", help="minimise the target")
+    direction.add_argument(
+        "--direction",
+        type=lambda text: text.replace("mise", "mize"),
+        choices=("minimize", "maximize"),
+        default="maximize",
+        help="whether the target is minimized or maximized (default: %(default)s)",
+    )
+    for name in ("minimize", "maximize"):
+        names = f"--{name}", f"--{name.replace('z', 's')}"
+        direction.add_argument(
+            *names, dest="direction", action="store_const", const=name, help=f"the same as --direction {name}"
+        )
     known = parser.add_mutually_exclusive_group()
     known.add_argument(
         "--pending",
@@ -105,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
         search._replace(state=after).save(a.state)
     result = {
         "target": a.target,
-        "direction": "minimise" if a.minimise else "maximise",
+        "direction": a.direction,
         "results": state.y.size,
         "failed": len(state.failed),
         "pending": len(state.pending),

@@ -88,8 +88,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         The posterior in standardised units. A `Predictor` after loading a slim model file.
     kernel_ : Kernel
         The kernel in standardised units.
-    noise_ : float or ndarray of shape (n_targets,)
-        Noise variance of an observation of weight one, in squared units of y, per target.
+    noise_ : float
+        Noise variance of an observation of weight one, in standardised units as `kernel_`, which all targets share.
+    noise_variance_ : float or ndarray of shape (n_targets,)
+        The same in squared units of y, per target.
     solver_ : Solver
         The solver that was used.
     info_ : Info
@@ -117,7 +119,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     posterior_: Predictive
     kernel_: Kernel
-    noise_: float | Float64[np.ndarray, "t"]
+    noise_: float
+    noise_variance_: float | Float64[np.ndarray, "t"]
     solver_: solvers.Solver
     info_: solvers.Info
     trace_: list[Trace]
@@ -249,7 +252,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return self.fit(X, y, sample_weight)
         posterior = self._require_full_posterior("partial_fit")
         X, Y, weights = self._data(X, y, sample_weight, first=False)
-        noise = self._standard_noise
+        noise = self.noise_
         if weights is not None and posterior.gp.noise.ndim == 0:
             posterior = posterior.with_noise_of_rows()
         elif weights is None and posterior.gp.noise.ndim == 1:
@@ -273,7 +276,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """Predict the mean of y, and optionally the standard deviation or covariance of new observations.
 
         **The noise is included**: about 95 % of new observations lie within two standard deviations of the mean. The
-        standard deviation of the function itself is √(std² − noise_).
+        standard deviation of the function itself is √(std² − noise_variance_).
 
         Variances are exact where the solver has kept a Cholesky factor of K + Σ, and are estimated from the samples
         otherwise. The covariance of the function is estimated from the samples, so its rank is at most their number.
@@ -316,9 +319,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             deviations = evaluate_whole_tiles(self.posterior_.deviations, inputs)
             # The diagonal is that of `return_std`, which is more precise than the variance of the samples.
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
-            spread = (deviations @ deviations.T + self._standard_noise * np.eye(len(inputs)))[:, :, None] * scale2
+            spread = (deviations @ deviations.T + self.noise_ * np.eye(len(inputs)))[:, :, None] * scale2
         else:
-            spread = np.sqrt((variance + self._standard_noise) * scale2)
+            spread = np.sqrt((variance + self.noise_) * scale2)
         return self._outputs(mean), self._outputs(spread)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Float64[np.ndarray, "n *t s"]:
@@ -458,8 +461,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         validation.check_positive(self.noise_, "noise_")
         for scaling in (self.input_scaling_, self.target_scaling_):
             validation.check_positive(scaling.scale, "Scaling.scale")
-        if self.single_target_ != (np.ndim(self.noise_) == 0):
-            raise ValueError("noise_ must be one number if single_target_ is True, and an array otherwise.")
+        validation.check_positive(self.noise_variance_, "noise_variance_")
+        if self.single_target_ != (np.ndim(self.noise_variance_) == 0):
+            raise ValueError("noise_variance_ must be one number if single_target_ is True, and an array otherwise.")
         checks.require_at_least(self.posterior_.num_samples, 1, "the number of samples")
         if columns is not None and not all(isinstance(name, str) for name in columns):
             raise ValueError("the column names must be text.")
@@ -469,7 +473,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             "input_scaling_": (len(self.input_scaling_.scale), inputs),
             "columns": (inputs if columns is None else len(columns), inputs),
             "target_scaling_": (len(self.target_scaling_.scale), targets),
-            "noise_": (np.size(self.noise_), targets),
+            "noise_variance_": (np.size(self.noise_variance_), targets),
             "info_": (len(self.info_.relative_residual) - self.posterior_.num_samples, targets),
         }
         for name, (size, expected) in sizes.items():
@@ -490,11 +494,6 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _key(self) -> PRNGKeyArray:
         return jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
-
-    @property
-    def _standard_noise(self) -> float:
-        """Noise variance in standardised units, which all targets share."""
-        return float(np.ravel(self.noise_)[0] / self.target_scaling_.scale[0] ** 2)
 
     def _mesh(self) -> Mesh | None:
         return None if self.devices in (None, 1) and jax.process_count() == 1 else jobs.mesh(self.devices)
@@ -582,10 +581,11 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self.posterior_
 
     def _keep(self, posterior: Posterior, noise: float) -> None:
-        variances = noise * self.target_scaling_.scale**2
         vars(self).pop("_file", None)  # this is no longer the model of that file
         self.posterior_ = posterior
         self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
-        self.noise_ = float(variances[0]) if self.single_target_ else variances
+        self.noise_ = noise
+        variances = noise * self.target_scaling_.scale**2
+        self.noise_variance_ = float(variances[0]) if self.single_target_ else variances
         self.solver_ = posterior.chosen_solver
         self.info_ = gathered(posterior.info)

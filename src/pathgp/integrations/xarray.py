@@ -61,7 +61,7 @@ def estimator_dataset(model: PathGPRegressor, X: Any) -> "xarray.Dataset":
     mean, std = model.predict(X, return_std=True)
     draws = model.sample_y(X, model.posterior_.num_samples)
     # `predict` includes the noise.
-    of_function = np.sqrt(np.maximum(std**2 - model.noise_, 0))
+    of_function = np.sqrt(np.maximum(std**2 - model.noise_variance_, 0))
     names = [str(name) for name in getattr(model, "feature_names_in_", [])] or None
     return _dataset(np.asarray(X, float), names, mean, of_function, draws)
 

@@ -132,7 +132,7 @@ class SAP(Iterative):
         Maximum passes over the data.
     block_size
         Largest number of rows in a block; blocks are of equal size.
-    averaging
+    averaging_exponent
         The exponent η of the average. None returns the last iterate.
     accelerated
         Whether to use acceleration.
@@ -154,7 +154,7 @@ class SAP(Iterative):
 
     passes: int = 40
     block_size: int = 2048
-    averaging: float | None = 4.0
+    averaging_exponent: float | None = 4.0
     accelerated: bool = True
     factor_bytes: int = 512 * 2**20
     tolerance: float = 0.01
@@ -168,7 +168,7 @@ class SAP(Iterative):
     def __check_init__(self) -> None:
         checks.require_at_least(self.passes, 1, "SAP.passes")
         checks.require_at_least(self.block_size, 1, "SAP.block_size")
-        checks.require_at_least(0.0 if self.averaging is None else self.averaging, 0, "SAP.averaging")
+        checks.require_at_least(self.averaging_exponent or 0.0, 0, "SAP.averaging_exponent")
 
     def local_correction(self, system: System) -> Local | None:
         """Return `local`."""
@@ -246,7 +246,8 @@ class SAP(Iterative):
         iterate = _update_block(plan, z, d, Hd, start)
         momentum = _update_block(plan, state.momentum, gamma * d, gamma * Hd, start) if self.accelerated else iterate
         # This recursion gives iterate t a weight that grows as t^η (Shamir and Zhang, 2013).
-        rate = 1.0 if self.averaging is None else (self.averaging + 1) / (state.age + self.averaging + 1)
+        eta = self.averaging_exponent
+        rate = 1.0 if eta is None else (eta + 1) / (state.age + eta + 1)
         average = _interpolate(state.average, iterate, rate)
         state = _State(iterate, momentum, average, state.age + 1, state.plain, sequence, state.steps + 1, key)
         return constrain_sharding(system.mesh, state, plan.X.shape[0])

@@ -98,7 +98,7 @@ class Found(NamedTuple):
 
 
 @as_values
-def maximise(
+def maximize(
     functions: Function,
     bounds: Shaped[ArrayLike, "..."] | Sequence[tuple[float, float]],
     *,
@@ -145,7 +145,7 @@ def maximise(
     >>> import jax, jax.numpy as jnp
     >>> from pathgp.kernels import RBF
     >>> bumps = Function(Canonical(RBF(0.3), jnp.array([[0.2], [0.7]])), jnp.eye(2))
-    >>> points, values = maximise(bumps, [(0, 1)], key=jax.random.key(0))
+    >>> points, values = maximize(bumps, [(0, 1)], key=jax.random.key(0))
     >>> [round(float(x), 3) for x in points[:, 0]], [round(float(v), 3) for v in values]
     ([0.2, 0.7], [1.0, 1.0])
     """
@@ -153,6 +153,10 @@ def maximise(
     best = jnp.argmax(found.values, axis=0)
     point = jnp.take_along_axis(found.points, best[None, :, None], axis=0)[0]
     return point, jnp.take_along_axis(found.values, best[None], axis=0)[0]
+
+
+maximise = maximize
+"""The British spelling."""
 
 
 @as_values
@@ -166,7 +170,7 @@ def maxima(
     scale: Shaped[ArrayLike, "..."] | Sequence[float] | None,
     search: Search,
 ) -> Found:
-    """Return all points among which `maximise` chooses: the ends of the ascents, then their starts."""
+    """Return all points among which `maximize` chooses: the ends of the ascents, then their starts."""
     checks.require_instance(functions, Function, "functions", "a Function such as posterior.samples")
     checks.require_key(key)
     if functions.features.is_sharded:

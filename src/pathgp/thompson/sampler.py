@@ -19,6 +19,10 @@ CLASSES = (Real, Integer, Categorical, Space, Search, Settings, Model, State)
 """Classes in the file of an optimisation, in addition to those of a model file."""
 
 
+SIGNS = {"minimize": -1.0, "maximize": 1.0, "minimise": -1.0, "maximise": 1.0}
+"""The sign by which y is multiplied to be maximised, by the direction in American and British spelling."""
+
+
 class Best(NamedTuple):
     """The best point that was told, and its value."""
 
@@ -42,7 +46,7 @@ class ThompsonSampler:
         With "learn" its hyperparameters are fitted after `initial` evaluations, and again when the data have grown by
         half. Until then suggestions fill the space evenly.
     direction
-        "maximise" or "minimise".
+        "maximize" or "minimize" (or "maximise", "minimise").
     batch_size
         Default number of points per ask.
     initial
@@ -54,7 +58,7 @@ class ThompsonSampler:
     random_state
         Random seed.
 
-    >>> sampler = ThompsonSampler([(0.0, 1.0), Integer(1, 5)], direction="minimise", random_state=0)
+    >>> sampler = ThompsonSampler([(0.0, 1.0), Integer(1, 5)], direction="minimize", random_state=0)
     >>> X = sampler.ask(6)
     >>> sampler.tell(X, [(x - 0.3) ** 2 + k for x, k in X])
     >>> sampler.best().x.shape, sampler.best().y < 3
@@ -66,7 +70,7 @@ class ThompsonSampler:
         bounds: Sequence[Any] | np.ndarray,
         gp: GP | str = "learn",
         *,
-        direction: str = "maximise",
+        direction: str = "maximize",
         batch_size: int = 1,
         initial: int | None = None,
         solver: Solver = Auto(),  # noqa: B008, a frozen value
@@ -74,8 +78,8 @@ class ThompsonSampler:
         random_state: int = 0,
     ) -> None:
         space = Space.of(bounds)
-        if direction not in ("minimise", "maximise"):
-            raise ValueError(f'direction must be "minimise" or "maximise", but it is {direction!r}.')
+        if direction not in SIGNS:
+            raise ValueError(f'direction must be "minimize" or "maximize", but it is {direction!r}.')
         if not isinstance(gp, GP) and gp != "learn":
             raise ValueError(f'gp must be a GP or "learn", but it is {gp!r}.')
         if isinstance(gp, GP) and gp.noise.ndim:
@@ -89,9 +93,8 @@ class ThompsonSampler:
         initial = space.initial if initial is None else initial
         checks.require_at_least(initial, 1, "initial")
         self.batch_size = batch_size
-        sign = 1.0 if direction == "maximise" else -1.0
         given = gp if isinstance(gp, GP) else None
-        self._settings = Settings(space, given, sign, solver, search, initial, random_state)
+        self._settings = Settings(space, given, SIGNS[direction], solver, search, initial, random_state)
         self._state = State.empty(space)
 
     @property

@@ -20,7 +20,7 @@ from pathgp import GP, condition
 from pathgp.cli.bench import store
 from pathgp.kernels import Matern32
 from pathgp.solvers import Auto
-from pathgp.thompson import Search, maximise
+from pathgp.thompson import Search, maximize
 
 
 def main() -> None:
@@ -56,10 +56,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     before = _gigabytes()
     clock = time.perf_counter()
     bounds, busy = [(0, 1)] * arguments.inputs, time.process_time()
-    _, values = jax.block_until_ready(maximise(samples, bounds, key=key, X=X, y=y, search=search))
+    _, values = jax.block_until_ready(maximize(samples, bounds, key=key, X=X, y=y, search=search))
     seconds, busy, peak = time.perf_counter() - clock, time.process_time() - busy, _gigabytes()
     clock, only_candidates = time.perf_counter(), dataclasses.replace(search, steps=0)
-    _, coarse = jax.block_until_ready(maximise(samples, bounds, key=key, X=X, y=y, search=only_candidates))
+    _, coarse = jax.block_until_ready(maximize(samples, bounds, key=key, X=X, y=y, search=only_candidates))
     return {
         "condition_seconds": conditioned,
         "gigabytes_before": before,

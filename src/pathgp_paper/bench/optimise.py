@@ -69,7 +69,7 @@ Run = Callable[[Problem, int, int, int], list[float]]
 
 
 def run_pathgp(problem: Problem, evaluations: int, batch: int, seed: int) -> list[float]:
-    sampler = ThompsonSampler(problem.bounds, direction="minimise", batch_size=batch, random_state=seed)
+    sampler = ThompsonSampler(problem.bounds, direction="minimize", batch_size=batch, random_state=seed)
     values: list[float] = []
     while len(values) < evaluations:
         X = sampler.ask()

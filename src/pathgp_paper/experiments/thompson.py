@@ -17,7 +17,7 @@ from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.solvers import ConvergenceWarning, DivergenceError, Solver
 from pathgp.solvers.inducing.points import random_subset
-from pathgp.thompson import Search, maximise
+from pathgp.thompson import Search, maximize
 from pathgp.thompson.maximise import candidate_scale, candidates, check_bounds, maxima
 from pathgp_paper.experiments.base import Result, Settings
 
@@ -113,7 +113,7 @@ def next_points(
         posterior = condition(
             gp, X, y, key=sample_key, solver=solver, num_samples=batch, num_features=settings["features"]
         )
-    points, _ = maximise(posterior.samples, [(0.0, 1.0)] * d, key=search_key, X=X, y=y, search=search)
+    points, _ = maximize(posterior.samples, [(0.0, 1.0)] * d, key=search_key, X=X, y=y, search=search)
     residual = float(jnp.median(posterior.info.relative_residual))
     return jax.block_until_ready(points), posterior.info.seconds, residual
 
