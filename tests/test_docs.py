@@ -1,5 +1,6 @@
 """The pages: their examples run, the site builds without a warning, and nothing in it comes from elsewhere."""
 
+import ast
 import os
 import pathlib
 import re
@@ -212,8 +213,30 @@ def test_the_site_builds_without_a_warning_and_needs_nothing_from_elsewhere(tmp_
         assert "<blockquote" not in html, path  # an example that was taken for a quotation
     api = pages[tmp_path / "api" / "index.html"]
     names = ["GP", "condition", "kernels.Matern32", "solvers.SAP", "likelihood.Exact", "thompson.maximize"]
-    for name in (*names, "analysis.metrics.nll", "parallel.jobs.join", "integrations.optuna.PathGPSampler"):
+    for name in (*names, "analysis.metrics.nll", "parallel.join", "integrations.optuna.PathGPSampler"):
         assert f'id="pathgp.{name}"' in api, name
     shown = re.sub(r"<[^>]+>", "", api)
     assert "Matern32(lengthscale=1.0, variance=1.0)" in shown  # fields as arguments, inherited and with their defaults
     assert "CG(steps=1000, rank=100" in re.sub(r"\s+", "", shown).replace(",", ", ")
+
+
+PUBLIC = [
+    *("pathgp", "pathgp.kernels", "pathgp.solvers", "pathgp.solvers.inducing", "pathgp.likelihood", "pathgp.thompson"),
+    *("pathgp.storage", "pathgp.parallel", "pathgp.system", "pathgp.analysis.metrics", "pathgp.analysis.spectral"),
+    *("pathgp.plots", "pathgp.integrations.optuna", "pathgp.integrations.torch", "pathgp.integrations.xarray"),
+]
+"""The modules whose `__all__` is public; those of other packages are for the library itself."""
+
+
+def test_the_api_page_lists_exactly_the_public_names():
+    """The names are read from the source, because an integration needs the library that it is for."""
+    public = set()
+    for module in PUBLIC:
+        path = ROOT / "src" / module.replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        names = next(
+            ast.literal_eval(text) for text in re.findall(r"^__all__ = (\[.*?\])$", path.read_text(), re.M | re.S)
+        )
+        public |= {f"{module}.{name}" for name in names} - set(PUBLIC)
+    listed = re.findall(r"^::: (\S+)$", (DOCS / "api.md").read_text(), re.M)
+    assert sorted(listed) == sorted(public)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["convergence_panels", "new_figure", "posterior_panel", "predicted_panel", "save_figure"]
+
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#777777"  # Okabe and Ito's colours for colour-blind readers
 SKY, GREEN, PURPLE = "#56b4e9", "#009e73", "#cc79a7"
 

@@ -7,6 +7,8 @@ from jaxtyping import Array, Float, Float64
 from pathgp.kernels import Kernel
 from pathgp.system.dense import kernel_float64
 
+__all__ = ["nll", "rmse", "w2"]
+
 
 def rmse(y_true: Float[Array | np.ndarray, "n"], mean: Float[Array | np.ndarray, "n"]) -> Float[Array, ""]:
     """Return the root mean square error.

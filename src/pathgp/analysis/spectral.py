@@ -23,6 +23,8 @@ from pathgp.solvers.inducing import points as inducing
 from pathgp.system.dense import kernel_float64
 from pathgp.system.system import System
 
+__all__ = ["nystrom_basis", "regions", "spectral_basis"]
+
 ROWS = 4096
 """Rows of a kernel matrix held in memory at once."""
 

@@ -23,6 +23,7 @@ from pathgp.runs.atomic import atomic_path
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
+from pathgp.storage.model_file import reraise_with_path
 
 FACTS = {"rows": int, "ranges": list[list[float]], "missing": dict[str, int], "skipped": int}
 """Facts about the table that `pathgp fit` stores, with their types."""
@@ -195,7 +196,7 @@ def load(path: pathlib.Path) -> Fitted:
     names = vars(model).pop("feature_names_in_", None)  # the encoding passes matrices without names
     versions = {name: stored.pop(name) for name in ("pathgp_version", "format_version")}
     if "encoding" in stored:
-        with storage.reraise_with_path(path):
+        with reraise_with_path(path):
             encoding = Encoding.from_json(stored.pop("encoding"))
             _check(encoding, stored, model.n_features_in_)
     else:

@@ -31,7 +31,8 @@ from pathgp.posterior.predict import Predictive, evaluate_whole_tiles
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
-from pathgp.storage.model_file import Classes
+from pathgp.storage.model_file import Classes, Metadata, reraise_with_path
+from pathgp.storage.model_file import Path as ModelPath
 
 
 class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -373,7 +374,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self._outputs(draws * scale + centre, axis=1)
 
     def save(
-        self, path: storage.Path, *, slim: bool = False, metadata: storage.Metadata | None = None, classes: Classes = ()
+        self, path: ModelPath, *, slim: bool = False, metadata: Metadata | None = None, classes: Classes = ()
     ) -> None:
         """Write the fitted model to one safetensors file (see `pathgp.storage`).
 
@@ -411,7 +412,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             storage.save(path, value, metadata={**(metadata or {}), **about}, classes=(*classes, Scaling, RandomPoints))
 
     @classmethod
-    def load(cls, path: storage.Path, *, classes: Classes = ()) -> "PathGPRegressor":
+    def load(cls, path: ModelPath, *, classes: Classes = ()) -> "PathGPRegressor":
         """Load a model that `save` wrote. Its predictions are bit-identical.
 
         Parameters
@@ -435,7 +436,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             other = "read it with `pathgp.storage.load`" if kind is None else f"it was written by `{kind}`"
             raise ValueError(f"{path} does not hold a PathGPRegressor: {other}.")
         value = storage.load(path, classes=(*classes, Scaling, RandomPoints))
-        with storage.reraise_with_path(path):
+        with reraise_with_path(path):
             match value:
                 case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns}:
                     model = cls(**settings)

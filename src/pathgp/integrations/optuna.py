@@ -19,6 +19,8 @@ from pathgp.thompson.loop import Settings, State, observe, propose
 from pathgp.thompson.maximise import Search
 from pathgp.thompson.space import Categorical, Codes, Dimension, Integer, Real, Space
 
+__all__ = ["PathGPSampler"]
+
 
 class Parameter(NamedTuple):
     """An Optuna parameter as a dimension. If it has `values`, the dimension codes their positions in that list."""

@@ -11,6 +11,8 @@ from jaxtyping import Array, Float
 from pathgp.functions import pad_points
 from pathgp.linalg.tiles import pad_rows
 
+__all__ = ["as_torch"]
+
 
 def as_torch(f: Callable[[Float[Array, "n d"]], Float[Array, "n *s"]]) -> Callable[[Any], Any]:
     """Return the same function for tensors, (…, d) ↦ (…) or (…, samples), with gradients for autograd.

@@ -12,6 +12,8 @@ from pathgp.posterior.predict import Predictive
 if TYPE_CHECKING:
     import xarray  # pyright: ignore[reportMissingImports]
 
+__all__ = ["estimator_dataset", "posterior_dataset"]
+
 OWN = ("chain", "draw", "point", "target", "f", "mean", "std")
 """Names of the dataset that inputs cannot have."""
 

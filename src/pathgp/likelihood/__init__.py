@@ -6,7 +6,7 @@ from pathgp.likelihood.collapsed import collapsed_bound
 from pathgp.likelihood.exact import Exact, Neighbourhoods
 from pathgp.likelihood.nearest import NearestNeighbour
 from pathgp.likelihood.pathwise import Pathwise
-from pathgp.likelihood.priors import Bounds, LogNormal, ParameterPrior, Prior
+from pathgp.likelihood.priors import Bounds, LogNormal, Prior
 
 __all__ = [
     "Auto",
@@ -16,7 +16,6 @@ __all__ = [
     "LogNormal",
     "NearestNeighbour",
     "Neighbourhoods",
-    "ParameterPrior",
     "Pathwise",
     "Prior",
     "Trace",

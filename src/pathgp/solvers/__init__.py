@@ -23,7 +23,6 @@ from pathgp.solvers.sap import SAP
 from pathgp.solvers.sdd import SDD
 from pathgp.solvers.sgd import SGD
 from pathgp.solvers.subset import SubsetOfData
-from pathgp.solvers.variational import Variational
 
 __all__ = [
     "CG",
@@ -49,5 +48,4 @@ __all__ = [
     "Solution",
     "Solver",
     "SubsetOfData",
-    "Variational",
 ]

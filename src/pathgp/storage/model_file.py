@@ -33,6 +33,7 @@ from pathgp.posterior import GP, Posterior, Predictor
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
 from pathgp.runs.atomic import write_tensors
 from pathgp.solvers.local import Local, Projection
+from pathgp.solvers.variational import Variational
 from pathgp.storage import validation
 from pathgp.system import System, Targets
 from pathgp.system.dense import cholesky_factor
@@ -53,7 +54,7 @@ CLASSES: tuple[type, ...] = (
     *(kernels.Tanimoto, kernels.Sum, kernels.Product),
     *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
     *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
-    *(solvers.Info, solvers.Solution, solvers.Variational),
+    *(solvers.Info, solvers.Solution, Variational),
     *(System, Targets, Local, Projection, GP, Posterior, Predictor, VarianceRatio, ExactVariance),
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
     *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),

@@ -1,7 +1,8 @@
 """Parallel Thompson sampling: maximisation of sample functions, and an ask/tell loop around it."""
 
-from pathgp.thompson.maximise import Search, maximise, maximize
-from pathgp.thompson.sampler import Best, ThompsonSampler
+from pathgp.thompson.maximise import Search, maximize
+from pathgp.thompson.maximise import maximise as maximise  # the British spelling is accepted
+from pathgp.thompson.sampler import ThompsonSampler
 from pathgp.thompson.space import Categorical, Integer, Real
 
-__all__ = ["Best", "Categorical", "Integer", "Real", "Search", "ThompsonSampler", "maximise", "maximize"]
+__all__ = ["Categorical", "Integer", "Real", "Search", "ThompsonSampler", "maximize"]

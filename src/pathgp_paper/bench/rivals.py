@@ -23,7 +23,8 @@ from pathgp import Local, condition
 from pathgp.cli.bench import store
 from pathgp.linalg.neighbours import neighbourhood_order
 from pathgp.linalg.tiles import tiled_product
-from pathgp.solvers import CG, SAP, Auto, Cholesky, Observer, Run
+from pathgp.runs.run import Run
+from pathgp.solvers import CG, SAP, Auto, Cholesky, Observer
 from pathgp_paper.bench import contest
 
 PASSES = (1, 2, 3, 5, 10, 20, 50)
