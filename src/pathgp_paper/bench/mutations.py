@@ -193,7 +193,7 @@ BREAKS = [
     Break(
         "standard deviations without the noise",
         "estimator/regressor.py",
-        "spread = np.sqrt((variance + self._standard_noise) * scale2)",
+        "spread = np.sqrt((variance + self.noise_) * scale2)",
         "spread = np.sqrt(variance * scale2)",
         "tests/estimator/test_regressor.py",
     ),
