@@ -12,6 +12,9 @@ if os.environ.get("PATHGP_TEST_OPTIMISED", "") != "1":
     # Each operation of a program would remember where it was called from, through all of pytest.
     os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
+# One thread of BLAS for each process: the threads of two workers on two cores wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 if os.environ.get("PATHGP_TEST_X64", "") == "1":
     os.environ["JAX_ENABLE_X64"] = "1"  # also for the processes that tests start
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from scipy import stats
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
@@ -198,6 +198,14 @@ def test_neighbourhoods_scale_noise_by_one_factor(key):
     assert float(jnp.max(gp.noise)) < 1.0
 
 
+@pytest.fixture
+def two_threads():
+    """Tests have one thread of BLAS, which nothing could limit any further."""
+    with threadpool_limits(2, user_api="blas"):
+        yield
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("rows", "single"), [(40, True), (THREADED_ROWS, False)])
 def test_few_rows_take_one_thread_of_blas_and_leave_as_many_as_there_were(rows, single, monkeypatch):
     threads = lambda: [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -210,22 +218,25 @@ def test_few_rows_take_one_thread_of_blas_and_leave_as_many_as_there_were(rows, 
     assert threads() == before
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_of_two_that_learn_at_once_whoever_ends_last_leaves_as_many_threads_as_there_were():
     threads = lambda: [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    before, entered, leave = threads(), threading.Event(), threading.Event()
+    before, seen = threads(), []
+    entered, leave = threading.Event(), threading.Event()
 
-    def first():
+    def last():
         with exact._one_blas_thread():
+            seen.append(set(threads()))
             entered.set()
             leave.wait()
 
-    thread = threading.Thread(target=first)
-    thread.start()
-    entered.wait()
+    thread = threading.Thread(target=last)
     with exact._one_blas_thread():
-        assert set(threads()) == {1}
-        leave.set()
-        thread.join()
+        thread.start()
+        entered.wait()
+    leave.set()
+    thread.join()
+    assert seen == [{1}]
     assert threads() == before
     with exact._one_blas_thread():
         assert set(threads()) == {1}
