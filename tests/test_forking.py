@@ -52,7 +52,7 @@ calls = {
     "fit_hyperparameters": lambda: fit_hyperparameters(gp, X, y, key=key)[0].noise,
     "mean": lambda: posterior.mean(X),
     "samples": lambda: posterior.samples(X),
-    "all_columns": lambda: posterior.all_columns(X),
+    "deviations": lambda: posterior.deviations(X),
     "posterior.predict": lambda: posterior.predict(X),
     "with_samples": lambda: posterior.with_samples(2, key=key).samples(X),
     "update": lambda: posterior.update(X, y, key=key).mean(X),

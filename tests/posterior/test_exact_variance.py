@@ -46,8 +46,8 @@ def test_variances_are_exact_with_few_samples_of_few_features(posterior, points)
 
 def test_a_variance_does_not_depend_on_how_many_are_asked_for(posterior, points):
     _, x = points
-    together = posterior.exact.on_host(x)
-    np.testing.assert_array_equal(posterior.exact.on_host(x[64:100]), together[64:100])
+    together = posterior.predictor.exact.on_host(x)
+    np.testing.assert_array_equal(posterior.predictor.exact.on_host(x[64:100]), together[64:100])
 
 
 def test_derivatives_are_those_of_the_exact_variance(posterior, points):
@@ -90,5 +90,5 @@ def test_a_file_has_no_factor_and_predicts_the_same_bits(points, tmp_path, slim)
 def test_iterative_solvers_have_no_factor(points, tmp_path):
     X, _ = points
     posterior = condition(GP(Matern52(1.0), 0.1), X, X[:, 0], solver=SAP(), num_samples=4, key=jax.random.key(0))
-    assert posterior.exact is None
+    assert posterior.predictor.exact is None
     storage.save(tmp_path / "posterior.safetensors", posterior)

@@ -2,7 +2,6 @@
 
 import pickle
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +75,7 @@ def test_the_variance_is_exact_where_all_rows_are_neighbours(posterior):
     few = condition(GP(Matern32(0.7), noise=0.04), X, y, num_samples=2, key=jax.random.key(1))
     x = jnp.concatenate([X[:5], jnp.array([[0.1, 0.2], [60.0, 10.0]])])
     np.testing.assert_allclose(few.variance(x), exact_variance(few, x), rtol=1e-3)
-    assert few.unfinished is None  # an exact solve leaves nothing, so samples do not pay for a projection
+    assert few.local_residual is None  # an exact solve leaves nothing, so samples do not pay for a projection
 
 
 @pytest.mark.filterwarnings("ignore:in float32 the mean is rounded")
@@ -171,8 +170,7 @@ def test_more_samples_and_more_data_are_finished_too(posterior):
     X_new = np.array([[0.1, 0.2]] * 30)
     updated = posterior.update(X_new, np.full(30, 3.0), key=jax.random.key(9))
     assert updated.mean(x)[0] > posterior.mean(x)[0] + 1
-    assert updated.finish is not None
-    assert updated.finish.weights.shape[0] == 901  # the 30 new rows are one place
+    assert updated.local_residual.values.shape == (901, 9)  # the 30 new rows are one place
 
 
 def test_a_tree_of_neighbours_gives_the_same_functions(monkeypatch, posterior):
@@ -182,8 +180,8 @@ def test_a_tree_of_neighbours_gives_the_same_functions(monkeypatch, posterior):
     projection = Local(50).projection(posterior.system)
     assert isinstance(projection.index, neighbours.Tree)
     x = jax.random.uniform(jax.random.key(4), (30, 2), minval=-2, maxval=2)
-    finish = eqx.tree_at(lambda f: f.features, posterior.finish, projection)
-    np.testing.assert_allclose(finish(x), posterior.finish(x), atol=1e-4)
+    by_tree, finish = map(posterior.local_residual.function, (projection, posterior.predictor.correction.projection))
+    np.testing.assert_allclose(by_tree(x), finish(x), atol=1e-4)
 
 
 def test_it_works_through_jit_and_vmap(posterior):
@@ -203,7 +201,7 @@ def test_a_solver_that_settles_by_it_gets_it(posterior):
         key=jax.random.key(0),
     )
     assert made.local == Local(30)
-    assert made.finish is not None
+    assert made.local_residual is not None
     assert Auto().with_local(Local(30)).local == Local(30)
 
 
@@ -220,4 +218,4 @@ def test_a_solve_that_ends_by_its_estimated_error_is_finished_too(key):
         GP(Matern32(1.0), noise=0.1), X, np.sin(X[:, 0]), solver=settled, local=Local(20), num_samples=2, key=key
     )
     assert bool(posterior.info.converged.all())
-    assert posterior.unfinished is not None
+    assert posterior.local_residual is not None

@@ -16,6 +16,7 @@ from pathgp.functions import Canonical, Function
 from pathgp.kernels import RBF, Matern32, Tanimoto
 from pathgp.posterior import posterior as gp
 from pathgp.solvers import SAP, Auto, Cholesky, SubsetOfData
+from pathgp.solvers.local import ComputedResidual, StoredResidual
 from pathgp.system.system import System, Targets
 from tests.support.problems import matern32, problem
 
@@ -142,19 +143,23 @@ def test_a_residual_on_demand_is_the_residual_at_once(monkeypatch):
     at_once = samples()
     monkeypatch.setattr(gp, "ENTRIES_AT_ONCE", 0)
     on_demand = samples()
-    assert on_demand.finish is not None
-    assert on_demand.finish.weights.shape[0] == 560
+    assert isinstance(at_once.local_residual, StoredResidual)
+    assert isinstance(on_demand.local_residual, ComputedResidual)
+    np.testing.assert_array_equal(on_demand.local_residual.points, on_demand.solution.points)
     np.testing.assert_allclose(on_demand.samples(x), at_once.samples(x), atol=1e-3)
     more = on_demand.with_samples(2, key=jax.random.key(1))
     np.testing.assert_allclose(more.samples(x)[:, :3], on_demand.samples(x), atol=1e-3)
-    features = on_demand.finish.features
-    np.testing.assert_allclose(features(x) @ on_demand.finish.weights, on_demand.finish(x), atol=1e-3)
+    assert isinstance(more.local_residual, ComputedResidual)
+    for one, other in zip(on_demand.predict(x), at_once.predict(x), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+    finish = on_demand.local_residual.function(on_demand.predictor.correction.projection)
+    np.testing.assert_allclose(finish.features(x) @ finish.weights, finish(x), atol=1e-3)
 
 
 def test_the_residual_of_a_subset_vanishes_on_the_subset():
     system, targets = problem(N=300)
     solution = SubsetOfData(rows=80).solve(system, targets, key=jax.random.key(0))
-    residual = gp._unfinished(system, targets, solution)
+    residual = gp._residual(system, targets, solution).values
     assert float(jnp.max(jnp.abs(residual[solution.rows]))) < 1e-3
     assert float(jnp.max(jnp.abs(residual))) > 0.1
 
@@ -171,7 +176,8 @@ def test_auto_counts_on_it_above_the_exact_sizes():
     assert posterior.local is not None
     exact = condition(process, X, y, num_samples=4, key=key, solver=Cholesky())
     assert float(jnp.max(jnp.abs(posterior.samples(x) - exact.samples(x)))) < 0.03
-    assert condition(process, X, y, num_samples=1, key=key, solver=dataclasses.replace(auto, local=None)).finish is None
+    without = condition(process, X, y, num_samples=1, key=key, solver=dataclasses.replace(auto, local=None))
+    assert without.predictor.correction is None
     auto = dataclasses.replace(auto, projected_rows=500, subset_rows=200)
     largest = condition(process, X, y, num_samples=4, key=key, solver=auto)
     assert largest.solution.points.shape == (200, 2)
@@ -204,7 +210,9 @@ def test_an_update_across_the_exact_sizes_is_finished_too():
     before = condition(process, X[:300], y[:300], num_samples=2, key=key, solver=auto)
     updated = before.update(X[300:], y[300:], key=key)
     assert updated.local is not None
-    assert updated.finish is not None or updated.info.relative_residual.max() < 1e-5
+    left = float(jnp.max(updated.info.relative_residual))
+    assert (updated.local_residual is not None) == (left > gp.NOTHING_LEFT)
+    assert left > gp.NOTHING_LEFT or jnp.finfo(float).bits == 64
     exact = condition(process, X, y, num_samples=2, key=key, solver=Cholesky())
     assert float(jnp.max(jnp.abs(updated.mean(x) - exact.mean(x)))) < 0.03
 

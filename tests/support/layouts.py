@@ -251,7 +251,7 @@ def one_process(names, devices):
     results["predictions"] = [predictions(alone), predictions(split)]
     kept = (split.system.X, split.targets.signal, split.solution.weights, split.solution.residual)
     results["shards"] = [[shard.data.shape for shard in array.addressable_shards] for array in kept]
-    update = split.update_at_points
+    update = split.predictor.update
     results["communication"] = communication(lambda f, x: f(x), update, jnp.asarray(x, float))
     with tempfile.TemporaryDirectory() as folder:
         storage.save(pathlib.Path(folder) / "model", split.gathered())

@@ -1,5 +1,3 @@
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +7,7 @@ from pathgp import GP, Local, condition
 from pathgp.functions import Canonical, Function
 from pathgp.kernels import RBF, Matern32, Tanimoto
 from pathgp.solvers import SAP
+from pathgp.solvers.local import ProjectionOfUpdate
 from pathgp.thompson import Search, maximise
 from pathgp.thompson.maximise import Box, candidate_scale, candidates, check_bounds
 
@@ -158,7 +157,7 @@ def test_each_point_with_a_residual_on_demand(setting):
     X, _, _, _ = setting
     kernel = Matern32(0.2)
     system = condition(GP(kernel, 0.1), X, jnp.ones(300), key=jax.random.key(0), num_samples=0).system
-    projection = dataclasses.replace(Local(8).projection(system), rows=Canonical(kernel, X[:30]))
+    projection = ProjectionOfUpdate(Local(8).projection(system), system.X[:30])
     weights = jax.random.normal(jax.random.key(6), (330, 9))
     x = X[40:49] + 0.01
     np.testing.assert_allclose(projection.each(x, weights.T), np.diag(projection(x) @ weights), atol=1e-4)

@@ -27,7 +27,7 @@ from pathgp.parallel.sharding import gathered
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
-from pathgp.posterior.predict import Predictive, evaluate_whole_tiles
+from pathgp.posterior.predict import Predictor, evaluate_whole_tiles
 from pathgp.runs.checkpoint import Checkpoint
 from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
@@ -118,7 +118,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     [0.14] (1,)
     """
 
-    posterior_: Predictive
+    posterior_: Posterior | Predictor
     kernel_: Kernel
     noise_: float
     noise_variance_: float | Float64[np.ndarray, "t"]
@@ -309,15 +309,15 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True: set one of them to False.")
         inputs = self._inputs(X)
-        T = self.posterior_.num_targets
+        predictor, T = self._predictor, self.posterior_.num_targets
         if not (return_std or return_cov):
-            mean = evaluate_whole_tiles(self.posterior_.mean, inputs).reshape(-1, T)
+            mean = evaluate_whole_tiles(predictor.mean, inputs).reshape(-1, T)
             return self._outputs(self.target_scaling_.inverse(mean))
         scale2 = self.target_scaling_.scale**2
-        values = evaluate_whole_tiles(lambda x: jnp.column_stack(self.posterior_.predict(x)), inputs)
+        values = evaluate_whole_tiles(lambda x: jnp.column_stack(predictor.predict(x)), inputs)
         mean, variance = self.target_scaling_.inverse(values[:, :T]), values[:, T:]
         if return_cov:
-            deviations = evaluate_whole_tiles(self.posterior_.deviations, inputs)
+            deviations = evaluate_whole_tiles(predictor.deviations, inputs)
             # The diagonal is that of `return_std`, which is more precise than the variance of the samples.
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
             spread = (deviations @ deviations.T + self.noise_ * np.eye(len(inputs)))[:, :, None] * scale2
@@ -356,20 +356,18 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise ValueError(f"n_samples must be at least 1, but it is {n_samples}.")
         inputs = self._inputs(X)
         rng = check_random_state(random_state)
-        posterior, T = self.posterior_, self.posterior_.num_targets
-        more = n_samples - posterior.num_samples
+        predictor, T = self._predictor, self.posterior_.num_targets
+        more = n_samples - predictor.num_samples
         if more > 0:
             key = jax.random.key(rng.randint(2**31 - 1))
-            posterior = self._require_full_posterior(f"sample_y with more than {posterior.num_samples} samples")
-            posterior = posterior.with_samples(more, key=key, progress=bool(self.verbose))
+            posterior = self._require_full_posterior(f"sample_y with more than {predictor.num_samples} samples")
+            predictor = posterior.with_samples(more, key=key, progress=bool(self.verbose)).predictor
         # Targets are independent given the data, so each gets a selection of its own.
-        chosen = [rng.permutation(posterior.num_samples)[:n_samples] for _ in range(T)]
-        joint = posterior.all_columns
+        chosen = [rng.permutation(predictor.num_samples)[:n_samples] for _ in range(T)]
         needed = np.concatenate([np.arange(T), T + np.concatenate(chosen)])
-        # `joint` has the means without their constant, then the negated deviations of the samples from the mean.
-        values = evaluate_whole_tiles(joint[needed], inputs)
+        values = evaluate_whole_tiles(predictor.columns(needed), inputs)
         deviations = values[:, T:].reshape(len(inputs), T, n_samples)
-        draws = values[:, :T, None] + float(posterior.prior_mean) - deviations
+        draws = values[:, :T, None] + float(predictor.constant) - deviations
         scale, centre = self.target_scaling_.scale[:, None], self.target_scaling_.centre[:, None]
         return self._outputs(draws * scale + centre, axis=1)
 
@@ -402,8 +400,9 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        posterior = self.posterior_.gathered() if isinstance(self.posterior_, Posterior) else self.posterior_
-        fitted["posterior_"] = posterior.predictor if slim else posterior
+        if isinstance(self.posterior_, Posterior):
+            posterior = self.posterior_.gathered()
+            fitted["posterior_"] = posterior.predictor if slim else posterior
         names = fitted.pop("feature_names_in_", None)
         columns = None if names is None else [str(name) for name in names]
         about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
@@ -468,7 +467,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         checks.require_at_least(self.posterior_.num_samples, 1, "the number of samples")
         if columns is not None and not all(isinstance(name, str) for name in columns):
             raise ValueError("the column names must be text.")
-        inputs, targets = self.posterior_.update_at_points.features.inputs, self.posterior_.num_targets
+        inputs, targets = self._predictor.update.features.inputs, self.posterior_.num_targets
         sizes = {
             "n_features_in_": (self.n_features_in_, inputs),
             "input_scaling_": (len(self.input_scaling_.scale), inputs),
@@ -495,6 +494,11 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _key(self) -> PRNGKeyArray:
         return jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
+
+    @property
+    def _predictor(self) -> Predictor:
+        """The predictor of the posterior, which is all that a slim file has of it."""
+        return self.posterior_.predictor if isinstance(self.posterior_, Posterior) else self.posterior_
 
     def _mesh(self) -> Mesh | None:
         return None if self.devices in (None, 1) and jax.process_count() == 1 else jobs.mesh(self.devices)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from pathgp.estimator.regressor import PathGPRegressor
-from pathgp.posterior.predict import Predictive
+from pathgp.posterior import Posterior, Predictor
 
 if TYPE_CHECKING:
     import xarray  # pyright: ignore[reportMissingImports]
@@ -19,7 +19,7 @@ OWN = ("chain", "draw", "point", "target", "f", "mean", "std")
 
 
 def posterior_dataset(
-    posterior: Predictive, X: Shaped[Any, "..."], names: Sequence[str] | None = None
+    posterior: Posterior | Predictor, X: Shaped[Any, "..."], names: Sequence[str] | None = None
 ) -> "xarray.Dataset":
     """Return all samples of a posterior at the rows of X, as `f` with dimensions `chain` (one), `draw` and `point`.
 

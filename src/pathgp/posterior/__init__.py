@@ -3,6 +3,6 @@
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
-from pathgp.posterior.predict import Predictive, Predictor
+from pathgp.posterior.predict import Predictor
 
-__all__ = ["GP", "Posterior", "Predictive", "Predictor", "condition"]
+__all__ = ["GP", "Posterior", "Predictor", "condition"]

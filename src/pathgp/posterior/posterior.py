@@ -1,60 +1,48 @@
 """The posterior of a GP, with more samples or more data, and its estimated errors."""
 
 import dataclasses
-import warnings
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Float64, PRNGKeyArray, Shaped
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import _checks as checks
 from pathgp.functions import Canonical, Function
 from pathgp.linalg.precision import cast, dtype_of, in_own_precision, working_in
 from pathgp.parallel.sharding import gathered, replicate, shard_rows
-from pathgp.posterior.accuracy import Errors, HostSolution, Probes, estimate_errors, evaluate_probes
+from pathgp.posterior.errors import check_errors
 from pathgp.posterior.gp import GP
-from pathgp.posterior.predict import Predictive
+from pathgp.posterior.predict import Correction, Predictor
 from pathgp.posterior.problem import Problem
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
 from pathgp.runs.checkpoint import Checkpoint, open_slot
 from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Info, Solution, Solver
-from pathgp.solvers.base import AccuracyWarning
 from pathgp.solvers.inducing.base import Inducing
-from pathgp.solvers.local import Local, Projection
+from pathgp.solvers.local import ComputedResidual, Local, Projection, Residual, StoredResidual
 from pathgp.system.system import System, Targets
 
-MORE_SAMPLES, MORE_DATA, PROBE = 1, 2, 3
+MORE_SAMPLES, MORE_DATA = 1, 2
 """Folded into keys, so that a key already used for `condition` gives other random numbers."""
 
 NOTHING_LEFT = 1e-6
 """A relative residual up to this size is rounding and needs no local correction."""
 
-PROMISED_ERROR = 0.1
-"""Limit of the estimated errors, above which there is a warning.
-
-It is in posterior standard deviations for the mean, and relative for the variance.
-"""
-
-FACTOR_ROWS = 8000
-"""Up to this many rows a posterior keeps the factor of K + Σ (0.5 GB).
-
-Above, it keeps the factor only if samples do not give precise variances.
-"""
-
 ENTRIES_AT_ONCE = 100_000_000_000
 """Most kernel entries to compute for the residual at every row: two to three minutes on two cores."""
 
 
-class Posterior(Predictive):
+class Posterior(eqx.Module):
     """The posterior of a GP given data: a mean function and sample functions that can be evaluated anywhere.
 
     The samples are (f|y)(·) = f(·) + k(·, X)(v − α) (pathwise conditioning; Wilson et al., 2020). Here f is a prior
-    draw, v are the weights of the mean, and α are the weights of f(X) + ε. With a `local` correction, `finish` corrects
-    the mean and the samples for the residual that the solver left.
+    draw, v are the weights of the mean, and α are the weights of f(X) + ε. With a `local` correction, the mean and the
+    samples are corrected for the residual that the solver left.
 
     `condition` returns a posterior; its arguments are rarely given by hand.
 
@@ -66,8 +54,6 @@ class Posterior(Predictive):
         The matrix K + Σ of the distinct rows.
     targets
         Right-hand sides: y − m for each target, then f(X) + ε for each prior draw.
-    prior
-        The prior draws f.
     solution
         Weights, and the cost and residual of the solve.
     solver
@@ -76,31 +62,40 @@ class Posterior(Predictive):
         Random key of the solve.
     local
         The local correction, or None.
-    projection
-        Features of the local correction of this system, or None.
-    unfinished
-        Residual that the local correction is applied to; None if there is no correction or the solve is exact.
-    observations
-        The right-hand sides replicated on every device, if rows are sharded and there is a local correction; else None.
-    ratio
-        Ratio of posterior variances to those of the local correction, if there is one.
-    exact
-        Posterior variances from the factor of K + Σ, if it is kept.
+    predictor
+        All that prediction needs, without what updates and further samples need; it can be saved alone.
     """
 
     gp: GP
     system: System
     targets: Targets
-    prior: Function
     solution: Solution
     solver: Solver
     key: PRNGKeyArray
-    local: Local | None = None
-    projection: Projection | None = None
-    unfinished: Float[Array, "m s"] | None = None
-    observations: Float[Array, "N s"] | None = None
-    ratio: VarianceRatio | None = None
-    exact: ExactVariance | None = None
+    local: Local | None
+    predictor: Predictor
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        solution: Solution,
+        solver: Solver,
+        local: Local | None,
+        projection: Projection | None,
+        residual: Residual | None,
+        ratio: VarianceRatio | None = None,
+        exact: ExactVariance | None = None,
+    ) -> "Posterior":
+        """Return the posterior of a solved problem, whose `residual` is corrected by `projection`, if there is one."""
+        gp, system, targets, correction = problem.gp, problem.system, problem.targets, None
+        if projection is not None:
+            # A neighbour may be any row, so every device has the right-hand sides of all rows.
+            whole = (targets.signal, targets.noise) if system.mesh is None else (system.replicate(targets.total),)
+            correction = Correction(projection, residual, whole)
+        update = Function(Canonical(gp.kernel, solution.points, system.mesh), solution.weights)
+        predictor = Predictor.of(problem.prior, update, gp.mean, correction, ratio, exact)
+        return cls(gp, system, targets, solution, solver, problem.key, local, predictor)
 
     @property
     def info(self) -> Info:
@@ -114,24 +109,72 @@ class Posterior(Predictive):
         return self.solver.choose(self.system).solver if isinstance(self.solver, Auto) else self.solver
 
     @property
-    def draws(self) -> Function:
+    def prior(self) -> Function:
         """The prior draws f."""
-        return self.prior
+        return self.predictor.prior
+
+    @property
+    def num_samples(self) -> int:
+        """The number of samples."""
+        return self.predictor.num_samples
 
     @property
     def num_targets(self) -> int:
         """The number of columns of y."""
-        return self.targets.signal.shape[1] - self.num_samples
+        return self.predictor.num_targets
 
     @property
-    def prior_mean(self) -> Float[Array, ""]:
-        """The constant mean of the prior."""
-        return self.gp.mean
+    def mean(self) -> Function:
+        """The posterior mean: `mean(x)` has shape (n,), or (n, targets) for several targets."""
+        return self.predictor.mean
 
     @property
-    def update_at_points(self) -> Function:
-        """The update k(·, points) W by the weights of the solver, without the local correction."""
-        return Function(Canonical(self.gp.kernel, self.solution.points, self.system.mesh), self.solution.weights)
+    def samples(self) -> Function:
+        """The posterior samples: `samples(x)` has shape (n, samples).
+
+        Raises `ValueError` if there are several targets, or no samples.
+        """
+        return self.predictor.samples
+
+    def sample(self, index: int) -> Function:
+        """Return one posterior sample: `sample(i)(x)` has shape (n,)."""
+        return self.predictor.sample(index)
+
+    def deviations(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n s"]:
+        """Return the samples minus the mean, f(x) − k(x, X)α, of shape (n, samples)."""
+        return self.predictor.deviations(x)
+
+    def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
+        """Return the mean and the variance of f(x), without noise, at little more than the cost of one of them.
+
+        The variance is exact if the solver has factorised K + Σ, up to 8000 rows, and above where samples are too
+        imprecise. Otherwise it is the mean square of the deviations of the samples. With a local correction, it is the
+        variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated from
+        the same samples. Much of their sampling error is common to both and cancels. The rest is reduced by shrinking
+        the ratio towards that of other points (`pathgp.posterior.variance`).
+
+        Parameters
+        ----------
+        x
+            Query points, of shape (n, inputs).
+
+        Returns
+        -------
+        mean
+            The mean, of shape (n,), or (n, targets) for several targets.
+        variance
+            The variance, of shape (n,).
+
+        Raises
+        ------
+        ValueError
+            If the posterior has neither samples nor exact variances.
+        """
+        return self.predictor.predict(x)
+
+    def variance(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
+        """Return the variance of f(x), without noise, as `predict` does."""
+        return self.predictor.variance(x)
 
     @property
     def problem(self) -> Problem:
@@ -145,16 +188,36 @@ class Posterior(Predictive):
         return old.gp, old.system, old.targets, old.solution.weights, old.solver, old.key
 
     @property
-    def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
-        if self.observations is not None:
-            return (self.observations,)
-        return self.targets.signal, self.targets.noise
+    def local_residual(self) -> Residual | None:
+        """The residual that the local correction is applied to; None without one, and if the solve is exact."""
+        return None if self.predictor.correction is None else self.predictor.correction.residual
+
+    def _with_columns(self, problem: Problem, solution: Solution, residual: Residual | None) -> "Posterior":
+        """Return the posterior with other columns of the same system."""
+        p, c = self.predictor, self.predictor.correction
+        projection = None if c is None else c.projection
+        return Posterior.of(problem, solution, self.solver, self.local, projection, residual, p.ratio, p.exact)
+
+    @in_own_precision
+    def map_samples(self, f: Callable[[Float[Array, "m s"]], Float[Array, "m s"]]) -> "Posterior":
+        """Return the posterior whose prior draws, noise draws and weights of samples are linear maps f of the present.
+
+        The columns of the means stay as they are.
+        """
+        t, old = self.num_targets, self.targets
+        both = lambda columns: jnp.concatenate([columns[:, :t], f(columns[:, t:])], axis=1)
+        prior = Function(self.prior.features, f(self.prior.weights))
+        targets = Targets(both(old.signal), both(old.noise), None if old.draws is None else prior)
+        residual = None if self.solution.residual is None else both(self.solution.residual)
+        solution = dataclasses.replace(self.solution, weights=both(self.solution.weights), residual=residual)
+        problem = dataclasses.replace(self.problem, targets=targets, prior=prior)
+        corrected = None if self.local_residual is None else self.local_residual.map_columns(both)
+        return self._with_columns(problem, solution, corrected)
 
     @in_own_precision
     def gathered(self) -> "Posterior":
         """Return the same posterior on one device of each process, so that it can be saved."""
-        system, solution = self.system, self.solution
+        system, solution, predictor = self.system, self.solution, self.predictor
         if system.mesh is None:
             return self
         at_rows = solution.rows is None and not self.solver.has_own_points
@@ -162,18 +225,25 @@ class Posterior(Predictive):
         residual = None if solution.residual is None else system.gather_rows(solution.residual)
         points, weights = collect(solution.points), collect(solution.weights)
         info, rows, q = gathered((solution.info, solution.rows, solution.q))
-        return dataclasses.replace(
-            self,
+        problem = Problem(
             gp=gathered(self.gp),
             system=system.gathered(),
             targets=self.targets.map_columns(system.gather_rows),
             prior=gathered(self.prior),
-            solution=Solution(points, weights, residual, info, rows, q),
             key=gathered(self.key),
-            projection=None if self.projection is None else dataclasses.replace(gathered(self.projection), mesh=None),
-            unfinished=gathered(self.unfinished),
-            observations=None,
-            exact=gathered(self.exact),
+        )
+        projection = None
+        if predictor.correction is not None:
+            projection = dataclasses.replace(gathered(predictor.correction.projection), mesh=None)
+        return Posterior.of(
+            problem,
+            Solution(points, weights, residual, info, rows, q),
+            self.solver,
+            self.local,
+            projection,
+            gathered(self.local_residual),
+            predictor.ratio,
+            gathered(predictor.exact),
         )
 
     @in_own_precision
@@ -218,26 +288,20 @@ class Posterior(Predictive):
         slot = open_slot(checkpoint, "samples", lambda: {"the posterior": self._solved, "num": num, "the key": key})
         draw_key, noise_key, extend_key = jax.random.split(jax.random.fold_in(key, MORE_SAMPLES), 3)
         new = self.problem.with_draws(num, draw_key=draw_key, noise_key=noise_key)
-        prior, targets = new.prior, new.targets
         with slot as saved:
             run = Run(progress=progress, saved=saved)
-            solution = self.solver.extend(
-                self.solution, self.system, targets, key=extend_key, solve_key=self.key, run=run
+            more = self.solver.extend(
+                self.solution, self.system, new.targets, key=extend_key, solve_key=self.key, run=run
             )
-        unfinished, observations = self.unfinished, self.observations
-        if unfinished is not None:
-            unfinished = _append_columns(unfinished, _unfinished(self.system, targets, solution))
-        if observations is not None:
-            observations = _append_columns(observations, self.system.replicate(targets.total))
-        extended = dataclasses.replace(
-            self,
-            targets=self.targets.append_columns(targets),
-            prior=Function(prior.features, _append_columns(self.prior.weights, prior.weights)),
-            solution=self.solution.append_columns(solution),
-            unfinished=unfinished,
-            observations=observations,
-        )
-        return _with_errors(extended)
+        prior = Function(self.prior.features, _append_columns(self.prior.weights, new.prior.weights))
+        targets = self.targets.append_columns(new.targets)
+        problem = dataclasses.replace(self.problem, targets=targets, prior=prior)
+        solution, residual = self.solution.append_columns(more), self.local_residual
+        if residual is not None and solution.residual is not None:
+            residual = _residual(self.system, targets, solution)
+        elif residual is not None:
+            residual = residual.map_columns(_append_columns, _residual(self.system, new.targets, more))
+        return _with_errors(self._with_columns(problem, solution, residual))
 
     def update(
         self,
@@ -328,22 +392,12 @@ def posterior_of(problem: Problem, solution: Solution, solver: Solver, local: Lo
     is_direct = solution.factor is not None  # the residual of a factorisation is rounding, however large
     finished = (info.relative_residual <= NOTHING_LEFT) | (info.converged & is_direct)
     is_exact = bool(jnp.all(finished)) and solution.rows is None
-    is_sharded = local is not None and system.mesh is not None
-    posterior = Posterior(
-        gp=problem.gp,
-        system=system,
-        targets=problem.targets,
-        prior=problem.prior,
-        solution=solution,
-        solver=solver,
-        key=problem.key,
-        local=local,
-        projection=None if local is None else local.projection(system),
-        unfinished=None if local is None or is_exact else _unfinished(system, problem.targets, solution),
-        observations=system.replicate(problem.targets.total) if is_sharded else None,
-        exact=_exact_variance(system, solution),
-    )
-    return _with_errors(dataclasses.replace(posterior, solution=dataclasses.replace(solution, factor=None)))
+    projection = residual = None
+    if local is not None:
+        projection = local.projection(system)
+        residual = None if is_exact else _residual(system, problem.targets, solution)
+    exact, kept = _exact_variance(system, solution), dataclasses.replace(solution, factor=None)
+    return _with_errors(Posterior.of(problem, kept, solver, local, projection, residual, exact=exact))
 
 
 def _exact_variance(system: System, solution: Solution) -> ExactVariance | None:
@@ -355,87 +409,32 @@ def _exact_variance(system: System, solution: Solution) -> ExactVariance | None:
 
 
 def _with_errors(posterior: Posterior) -> Posterior:
-    """Return the posterior with its estimated errors in `info`; warn if they exceed `PROMISED_ERROR`."""
-    info = dataclasses.replace(posterior.info, precision=str(posterior.solution.weights.dtype))
+    """Return the posterior with its estimated errors in `info`; warn if they are large."""
+    predictor, info = posterior.predictor, posterior.info
     if not isinstance(posterior.solver, Inducing):
-        posterior, found = _compare_at_probes(posterior)
-        info = dataclasses.replace(info, mean_error=found.mean, variance_error=found.variance)
-        _warn_of_errors(found, info)
+        predictor, info = check_errors(posterior.problem, posterior.solution, predictor)
     # Always float32, because users read it outside the precision context of the weights.
-    info = dataclasses.replace(info, relative_residual=info.relative_residual.astype(np.float32))
-    return dataclasses.replace(posterior, solution=dataclasses.replace(posterior.solution, info=info))
+    relative = info.relative_residual.astype(np.float32)
+    info = dataclasses.replace(info, relative_residual=relative, precision=str(posterior.solution.weights.dtype))
+    solution = dataclasses.replace(posterior.solution, info=info)
+    return dataclasses.replace(posterior, solution=solution, predictor=predictor)
 
 
-def _compare_at_probes(posterior: Posterior) -> tuple[Posterior, Errors]:
-    """Return the posterior with the ratio of its variances to local ones, and its errors, estimated at a few points."""
-    system, solution = posterior.system, posterior.solution
-    host = lambda columns: np.asarray(system.gather_rows(columns))
-    at_rows = solution.rows is None
-    solved = HostSolution(
-        kernel=posterior.gp.kernel,
-        X=host(system.X),
-        noise=host(system.noise_diagonal),
-        b=host(posterior.targets.total),
-        residual=None if solution.residual is None else host(solution.residual),
-        points=host(solution.points) if at_rows else np.asarray(solution.points),
-        weights=host(solution.weights) if at_rows else np.asarray(solution.weights),
-        rows=None if at_rows else np.asarray(solution.rows),
-        variance=posterior.exact,
-    )
-    probes = evaluate_probes(solved, posterior.projection, jax.random.fold_in(posterior.key, PROBE))
-    draws = np.asarray(posterior.prior(probes.x), np.float64)
-    ratio = probes.ratio(draws)
-    posterior = dataclasses.replace(posterior, ratio=cast(ratio, solution.weights.dtype))
-    sampled = dataclasses.replace(posterior, exact=None)
-    if posterior.exact is None or (system.size > FACTOR_ROWS and posterior.num_samples):
-        found = _estimate_at_probes(sampled, probes, draws)
-        if posterior.exact is None or found.bias <= PROMISED_ERROR / 2:
-            return sampled, found
-    return posterior, _estimate_at_probes(posterior, probes, draws)
-
-
-def _estimate_at_probes(posterior: Posterior, probes: Probes, draws: Float64[np.ndarray, "p s"]) -> Errors:
-    """Return the estimated errors of the predictions at the probes."""
-    if posterior.num_samples or posterior.exact is not None:
-        mean, variance = (np.asarray(a, np.float64) for a in posterior.predict(probes.x))
-    else:
-        mean, variance = np.asarray(posterior.mean(probes.x), np.float64), probes.variance
-    mean = mean.reshape(len(mean), -1) - float(posterior.prior_mean)
-    return estimate_errors(probes, draws, mean, variance, posterior.ratio)
-
-
-def _warn_of_errors(found: Errors, info: Info) -> None:
-    what = []
-    if not found.mean <= PROMISED_ERROR:
-        what.append(f"the mean is off by about {found.mean:.2g} posterior standard deviations")
-    if not found.bias <= PROMISED_ERROR:
-        what.append(f"the variance is off by about {100 * found.bias:.2g} %")
-    if what:
-        warnings.warn(
-            f"the posterior is not exact: with {info.solver} in {info.precision} {' and '.join(what)} (estimated), and "
-            f"the largest relative residual is {float(jnp.max(info.relative_residual)):.1e}. Allow more steps or a "
-            "smaller tolerance, or take solvers.Auto() or solvers.Cholesky().",
-            AccuracyWarning,
-            stacklevel=5,
-        )
-
-
-def _unfinished(system: System, targets: Targets, solution: Solution) -> Float[Array, "m s"]:
+def _residual(system: System, targets: Targets, solution: Solution) -> Residual:
     """Return the residual b − (K + Σ)w: that of the solver, or a new one, which takes one pass over the data.
 
     With weights of a subset of rows, a pass of more than `ENTRIES_AT_ONCE` kernel entries would take too long. The
-    product with K is then computed later, at the rows that a prediction needs. The result is the part of the residual
-    without this product, followed by the negative weights, which `Projection.rows` multiplies.
+    product with K is then computed later, at the rows that a prediction needs.
     """
     if solution.residual is not None:
-        return system.replicate(solution.residual)
+        return StoredResidual(system.replicate(solution.residual))
     if solution.rows is None:
-        return system.replicate(targets.total - system @ solution.weights)
+        return StoredResidual(system.replicate(targets.total - system @ solution.weights))
     points, w = solution.points, solution.weights
-    residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
+    known = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)
     if system.size * points.shape[0] > ENTRIES_AT_ONCE:
-        return jnp.concatenate([system.replicate(residual), -replicate(system.mesh, w)])
-    return system.replicate(residual - system.values(Function(Canonical(system.kernel, points), w)))
+        return ComputedResidual(system.replicate(known), *replicate(system.mesh, (points, w)))
+    return StoredResidual(system.replicate(known - system.values(Function(Canonical(system.kernel, points), w))))
 
 
 def _append_columns(left: Float[Array, "n s"], right: Float[Array, "n t"]) -> Float[Array, "n u"]:

@@ -1,111 +1,103 @@
 """Prediction from a posterior: its mean and samples as functions that can be evaluated anywhere."""
 
-import dataclasses
 import functools
-from abc import abstractmethod
+import operator
 from collections.abc import Callable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Float64, Shaped
+from jaxtyping import Array, Float, Float64, Int, Shaped
 
-from pathgp._checks import check_not_forked
 from pathgp.functions import TILE_POINTS, Function, evaluate_tiles, pad_points
 from pathgp.kernels.features import Constant
-from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
+from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision, working_in
 from pathgp.linalg.tiles import map_rows
 from pathgp.posterior.variance import ExactVariance, VarianceRatio, log_ratio
-from pathgp.solvers.local import Projection
+from pathgp.solvers.local import Projection, Residual
 
 
-class Predictive(eqx.Module):
-    """A mean function and sample functions that can be evaluated anywhere.
+class Correction(eqx.Module):
+    """The local correction of an update: a projection of its residual on the nearest rows."""
+
+    projection: Projection
+    residual: Residual | None
+    """The residual that is projected; None if the solve is exact, so that only the variance is local."""
+    observed: tuple[Float[Array, "N s"], ...]
+    """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
+
+
+class Predictor(eqx.Module):
+    """A mean function and sample functions that can be evaluated anywhere: all that prediction needs of a posterior.
 
     Both consist of prior draws f and the columns of an update k(·, X)W. The columns of the means come first, one per
     target if several targets share a kernel, followed by one per draw. The deviations f(·) − k(·, X)α of the samples
     from the mean do not depend on the targets, so all targets share them.
+
+    `Predictor.of` builds the mean and the samples from the other parts.
+
+    Parameters
+    ----------
+    prior
+        The prior draws f.
+    update
+        The update k(·, points)W by the weights of the solver, without the local correction.
+    constant
+        The constant mean of the prior.
+    correction
+        The local correction of the update, or None.
+    mean
+        The posterior mean: `mean(x)` has shape (n,), or (n, targets) for several targets.
+    single_target_samples
+        The posterior samples; None if there are several targets, or no samples.
+    ratio
+        Ratio of posterior variances to those of the local correction, if there is one.
+    exact
+        Posterior variances from the factor of K + Σ, if it is kept.
     """
 
-    @property
-    @abstractmethod
-    def draws(self) -> Function:
-        """The prior draws f."""
+    prior: Function
+    update: Function
+    constant: Float[Array, ""]
+    correction: Correction | None
+    mean: Function
+    single_target_samples: Function | None
+    ratio: VarianceRatio | None = None
+    exact: ExactVariance | None = None
 
-    @property
-    @abstractmethod
-    def prior_mean(self) -> Float[Array, ""]:
-        """The constant mean of the prior."""
-
-    @property
-    @abstractmethod
-    def num_targets(self) -> int:
-        """The number of targets: functions that are observed at the same points."""
-
-    @property
-    @abstractmethod
-    def update_at_points(self) -> Function:
-        """The update k(·, points) W by the weights of the solver, without the local correction."""
-
-    projection: eqx.AbstractVar[Projection | None]
-    unfinished: eqx.AbstractVar[Float[Array, "m s"] | None]
-    ratio: eqx.AbstractVar[VarianceRatio | None]
-    exact: eqx.AbstractVar[ExactVariance | None]
-
-    @property
-    @abstractmethod
-    def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
-
-    @property
-    @in_own_precision
-    def finish(self) -> Function | None:
-        """The local correction of the update, or None if there is none or the solve is exact."""
-        if self._finishing is None or self.unfinished is None:
-            return None
-        return Function(self._finishing, self.unfinished)
-
-    @property
-    def _finishing(self) -> Projection | None:
-        """The projection. If it computes the residual when it is evaluated, it is given the features of the update."""
-        if self.projection is None or self.unfinished is None or self.unfinished.shape[0] == self.projection.num:
-            return self.projection
-        # A projection with a mesh shards the query points itself, so the update must not be sharded again.
-        rows = self.update_at_points.features
-        return dataclasses.replace(self.projection, rows=dataclasses.replace(rows, mesh=None))
-
-    @in_own_precision
-    def columns(self, index: int | slice) -> Function:
-        """Return some columns of the update with their local correction.
-
-        Columns are selected before the two are added, because the sum of all of them is large.
-        """
-        canonical, finish = self.update_at_points[index], self.finish
-        return canonical if finish is None else canonical + finish[index]
+    @classmethod
+    def of(
+        cls,
+        prior: Function,
+        update: Function,
+        constant: Float[Array, ""],
+        correction: Correction | None,
+        ratio: VarianceRatio | None = None,
+        exact: ExactVariance | None = None,
+    ) -> "Predictor":
+        """Return the predictor with these parts, and its mean and samples."""
+        with working_in(dtype_of(update)):
+            parts, offset, samples = _corrected(update, correction), Function(Constant(), constant[None]), None
+            targets = update.shape[0] - prior.shape[0]
+            mean = _sum([part[slice(targets) if targets > 1 else 0] for part in parts]) + offset
+            if targets == 1 and prior.shape[0]:
+                # f + k(·, X)(v − α): the weights are subtracted, so that the update is evaluated once.
+                updates = [Function(part.features, part.weights[:, :1] - part.weights[:, 1:]) for part in parts]
+                samples = prior + _sum(updates) + offset
+        return cls(prior, update, constant, correction, mean, samples, ratio, exact)
 
     @property
     def num_samples(self) -> int:
         """The number of samples."""
-        return self.draws.weights.shape[1]
+        return self.prior.shape[0]
 
     @property
-    @in_own_precision
-    def mean(self) -> Function:
-        """The posterior mean: `mean(x)` has shape (n,), or (n, targets) for several targets."""
-        several = self.num_targets > 1
-        return self.columns(slice(self.num_targets) if several else 0) + Function(Constant(), self.prior_mean[None])
+    def num_targets(self) -> int:
+        """The number of targets: functions that are observed at the same points."""
+        return self.update.shape[0] - self.num_samples
 
     @property
-    @in_own_precision
-    def deviations(self) -> Function:
-        """The samples minus the mean, f(·) − k(·, X)α: `deviations(x)` has shape (n, samples)."""
-        self._refuse_no_samples()
-        return self.draws - self.columns(slice(self.num_targets, None))
-
-    @property
-    @in_own_precision
     def samples(self) -> Function:
         """The posterior samples: `samples(x)` has shape (n, samples).
 
@@ -116,11 +108,9 @@ class Predictive(eqx.Module):
                 f"this posterior has {self.num_targets} targets: the samples of target t are "
                 "`posterior.mean(x)[:, t, None] + posterior.deviations(x)`."
             )
-        self._refuse_no_samples()
-        # f + k(·, X)(v − α): the weights are subtracted, so that the update is evaluated once.
-        mean, update = self.columns(0), self.columns(slice(self.num_targets, None))
-        weights = jax.tree.map(lambda m, w: m[:, None] - w, mean.weights, update.weights)
-        return self.draws + Function(update.features, weights) + Function(Constant(), self.prior_mean[None])
+        self._require_samples()
+        assert self.single_target_samples is not None
+        return self.single_target_samples
 
     def sample(self, index: int) -> Function:
         """Return one posterior sample: `sample(i)(x)` has shape (n,)."""
@@ -128,139 +118,96 @@ class Predictive(eqx.Module):
             raise ValueError(f"index is {index}, but the posterior has {self.num_samples} samples.")
         return self.samples[index]
 
+    @in_own_precision
+    def columns(self, index: Int[np.ndarray, "k"]) -> Function:
+        """Return some columns of the means, without their constant, followed by the negated deviations."""
+        update = _sum([part[index] for part in _corrected(self.update, self.correction)])
+        # Means have no prior draw, so their weights on the prior features are zero.
+        weights = jnp.pad(-self.prior.weights, ((0, 0), (self.num_targets, 0)))
+        return Function(self.prior.features, weights)[index] + update
+
+    def deviations(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n s"]:
+        """Return the samples minus the mean, f(x) − k(x, X)α, of shape (n, samples)."""
+        self._require_samples()
+        parts = self.prior, self.update, self.correction
+        return evaluate_rows(lambda x: self._in_tiles(_deviations, parts, x), dtype_of(self), x)
+
     def variance(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
         """Return the variance of f(x), without noise, as `predict` does."""
         return self.predict(x)[1]
 
-    @property
-    @in_own_precision
-    def all_columns(self) -> Function:
-        """All columns at once: the mean without its constant, then the negated deviations."""
-        check_not_forked()
-        self._refuse_no_samples()
-        # Means have no prior draw, so their weights on the prior features are zero.
-        zero = jnp.zeros((self.draws.features.num, self.num_targets), self.draws.weights.dtype)
-        weights = jnp.concatenate([zero, -self.draws.weights], axis=1)
-        return Function(self.draws.features, weights) + self.columns(slice(None))
-
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
-        """Return the mean and the variance of f(x), without noise, at little more than the cost of one of them.
-
-        The variance is exact if the solver has factorised K + Σ, up to 8000 rows, and above where samples are too
-        imprecise. Otherwise it is the mean square of the deviations of the samples. With a local correction, it is the
-        variance of local predictions of f(x), known in closed form, times the ratio of both variances as estimated from
-        the same samples. Much of their sampling error is common to both and cancels. The rest is reduced by shrinking
-        the ratio towards that of other points (`pathgp.posterior.variance`).
-
-        Parameters
-        ----------
-        x
-            Query points, of shape (n, inputs).
-
-        Returns
-        -------
-        mean
-            The mean, of shape (n,), or (n, targets) for several targets.
-        variance
-            The variance, of shape (n,).
-
-        Raises
-        ------
-        ValueError
-            If the posterior has neither samples nor exact variances.
-        """
+        """Return the mean and the variance of f(x), without noise; see `Posterior.predict`."""
         if self.exact is not None:
             return self.mean(x), self.exact(x)
-        self._refuse_no_samples()
+        self._require_samples()
         return evaluate_rows(self._predict, dtype_of(self), x)
 
     def _predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
-        points, n = pad_points(x, self.update_at_points.features.inputs)
-        parts = self.draws, self.update_at_points, self._finishing, self.unfinished, self.observed, self.ratio
-        values = evaluate_tiles(_moments, parts, points)[:n]
+        values = self._in_tiles(_moments, (self.prior, self.update, self.correction, self.ratio), x)
         mean = values[:, :-1] if self.num_targets > 1 else values[:, 0]
-        return mean + self.prior_mean, values[:, -1]
+        return mean + self.constant, values[:, -1]
 
-    def _refuse_no_samples(self) -> None:
+    def _in_tiles(
+        self, f: Callable[..., Float[Array, "m u"]], parts: tuple, x: Shaped[ArrayLike, "..."]
+    ) -> Float[Array, "n u"]:
+        points, n = pad_points(x, self.update.features.inputs)
+        return evaluate_tiles(f, parts, points)[:n]
+
+    def _require_samples(self) -> None:
         if self.num_samples == 0:
             raise ValueError(
                 "this posterior has no samples: condition with num_samples of at least 1, or add some with "
                 "`posterior.with_samples(num, key=key)`."
             )
 
-    @property
-    @in_own_precision
-    def predictor(self) -> "Predictor":
-        """The posterior reduced to prediction. It can be neither updated nor given more samples."""
-        return Predictor(
-            prior=self.draws,
-            canonical=self.update_at_points,
-            constant=self.prior_mean,
-            projection=self.projection,
-            unfinished=self.unfinished,
-            observations=functools.reduce(jnp.add, self.observed),
-            ratio=self.ratio,
-            exact=self.exact,
-        )
+
+def _corrected(update: Function, correction: Correction | None) -> list[Function]:
+    """Return the update and, if there is a residual to correct it for, its local correction."""
+    if correction is None or correction.residual is None:
+        return [update]
+    return [update, correction.residual.function(correction.projection)]
 
 
-class Predictor(Predictive):
-    """A posterior reduced to its functions, with a quarter to a half of its size."""
+def _sum(functions: list[Function]) -> Function:
+    return functools.reduce(operator.add, functions)
 
-    prior: Function
-    canonical: Function
-    constant: Float[Array, ""]
-    projection: Projection | None
-    unfinished: Float[Array, "m s"] | None
-    observations: Float[Array, "N s"]
-    ratio: VarianceRatio | None = None
-    exact: ExactVariance | None = None
 
-    @property
-    def draws(self) -> Function:
-        """The prior draws f."""
-        return self.prior
+@eqx.filter_jit
+def _deviations(
+    prior: Function, update: Function, correction: Correction | None, X: Float[Array, "n d"]
+) -> Float[Array, "n s"]:
+    """Return the deviations of the samples from the mean."""
+    targets = update.shape[0] - prior.shape[0]
 
-    @property
-    def prior_mean(self) -> Float[Array, ""]:
-        """The constant mean of the prior."""
-        return self.constant
+    def at(x: Float[Array, "m d"]) -> Float[Array, "m s"]:
+        f, values = prior.features.apply(x, prior.weights), update.features.apply(x, update.weights)
+        if correction is not None and correction.residual is not None:
+            values = values + correction.projection.correct(x, correction.residual)
+        return f - values[:, targets:]
 
-    @property
-    def num_targets(self) -> int:
-        """The number of columns of the update that belong to no draw."""
-        return self.canonical.weights.shape[1] - self.num_samples
-
-    @property
-    def update_at_points(self) -> Function:
-        """The update k(·, points) W by the weights of the solver, without the local correction."""
-        return self.canonical
-
-    @property
-    def observed(self) -> tuple[Float[Array, "N s"], ...]:
-        """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
-        return (self.observations,)
+    return map_rows(at, X)
 
 
 @eqx.filter_jit
 def _moments(
-    draws: Function,
+    prior: Function,
     update: Function,
-    projection: Projection | None,
-    unfinished: Float[Array, "m s"] | None,
-    observed: tuple[Float[Array, "N s"], ...],
+    correction: Correction | None,
     ratio: VarianceRatio | None,
     X: Float[Array, "n d"],
 ) -> Float[Array, "n u"]:
     """Return the update of each mean, followed by the variance."""
-    targets = update.weights.shape[1] - draws.weights.shape[1]
+    targets = update.shape[0] - prior.shape[0]
 
     def at(x: Float[Array, "m d"]) -> Float[Array, "m u"]:
-        f, values = draws.features.apply(x, draws.weights), update.features.apply(x, update.weights)
-        if projection is None:
+        f, values = prior.features.apply(x, prior.weights), update.features.apply(x, update.weights)
+        if correction is None:
             variance = jnp.mean((f - values[:, targets:]) ** 2, axis=1)
         else:
-            added, local, known = projection.apply_with_variance(x, unfinished, observed)
+            added, local, known = correction.projection.correct_with_variance(
+                x, correction.residual, correction.observed
+            )
             values = values + added
             own = f - values[:, targets:]
             estimated, sampling = log_ratio(own, f - local[:, targets:])

@@ -1,6 +1,7 @@
 """Local correction: a block projection around a query point, which removes the short-range error of a solve."""
 
 import functools
+from abc import abstractmethod
 from collections.abc import Callable
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from pathgp import _checks as checks
+from pathgp.functions import Canonical, Function
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features
 from pathgp.linalg.jitter import least_noise
@@ -38,9 +40,6 @@ class Projection(Features):
     which is kriging with the noise of a neighbour raised by v (1/u² − 1), to infinity at the edge (Rivoirard and
     Romary, 2011).
 
-    If `rows` is given, the weights are N rows followed by the weights of `rows`. The residual at a row of the data is
-    then the entry in the first part plus the value of `rows` there.
-
     Query points are sharded over the devices of a `mesh`. Each device has all of X and of the weights, because any row
     may be a neighbour.
     """
@@ -54,8 +53,6 @@ class Projection(Features):
     """The number m of neighbours."""
     taper: float = eqx.field(static=True)
     """Share of the neighbours that are faded out."""
-    rows: Features | None = None
-    """Features whose function is added to the residual at the rows of the data."""
     mesh: Mesh | None = eqx.field(static=True, default=None)
 
     @property
@@ -65,8 +62,8 @@ class Projection(Features):
 
     @property
     def num(self) -> int:
-        """The number of rows of the data, plus the number of features of `rows`."""
-        return self.X.shape[0] + (0 if self.rows is None else self.rows.num)
+        """The number N of rows of the data."""
+        return self.X.shape[0]
 
     @property
     def inputs(self) -> int:
@@ -77,70 +74,59 @@ class Projection(Features):
         """Return the dense matrix of features, nearly all of which are zero."""
         a, c = self.coefficients(X)
         features = jnp.zeros((X.shape[0], self.X.shape[0]), a.dtype)
-        features = jax.vmap(lambda row, i, values: row.at[i].add(values))(features, c, a)
-        if self.rows is None:
-            return features
-        return jnp.concatenate([features, features @ self.rows(self.X)], axis=1)
+        return jax.vmap(lambda row, i, values: row.at[i].add(values))(features, c, a)
 
     def apply(self, X: Float[Array, "n d"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
+        """Return a(x)ᵀ r_c at every row x of X, for the residual columns r in `weights`."""
+        return self.correct(X, StoredResidual(weights))
+
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n N"]) -> Float[Array, "n"]:
+        """Return a(xᵢ)ᵀ r_c, where each point has its own residual, a row of `weights`."""
+        a, c = self.coefficients(X)
+        return jnp.sum(a * jnp.take_along_axis(weights, c, axis=1), axis=1)
+
+    def correct(self, X: Float[Array, "n d"], residual: "Residual") -> Float[Array, "n s"]:
         """Return a(x)ᵀ r_c at every row x of X."""
 
-        def at(X: Float[Array, "t d"], of: Projection, weights: Float[Array, "N s"]) -> Float[Array, "t s"]:
-            return map_rows(lambda x: of._sum(*of.coefficients(x), weights), X, QUERIES)
+        def at(X: Float[Array, "t d"], of: Projection, residual: Residual) -> Float[Array, "t s"]:
+            return map_rows(lambda x: _weighted_sum(*of.coefficients(x), of, residual), X, QUERIES)
 
-        return map_over_devices(self.mesh, at, (X,), (self, weights))
+        return map_over_devices(self.mesh, at, (X,), (self, residual))
 
-    def apply_with_variance(
+    def correct_with_variance(
         self,
         X: Float[Array, "n d"],
-        weights: Float[Array, "m s"] | None,
+        residual: "Residual | None",
         observed: tuple[Float[Array, "N s"], ...],
     ) -> tuple[Float[Array, "n s"] | float, Float[Array, "n s"], Float[Array, "n"]]:
         """Return a(x)ᵀr_c, the local predictions a(x)ᵀb_c from observations b, and the variance of the errors of these.
 
         The observations b = f(X) + ε are the sum of the arrays in `observed`. The error of predicting f(x) by a(x)ᵀb_c
         has the variance k(x, x) − 2 aᵀk_c + aᵀ(K_cc + Σ_c)a. It is set to 0 where rounding dominates it. The first
-        result is 0 if `weights` is None.
+        result is 0 if `residual` is None.
         """
 
         def at(
             X: Float[Array, "t d"],
             of: Projection,
-            weights: Float[Array, "m s"] | None,
+            residual: Residual | None,
             observed: tuple[Float[Array, "N s"], ...],
         ) -> Float[Array, "t u"]:
             def some(x: Float[Array, "q d"]) -> Float[Array, "q u"]:
                 a, variance, c = of._projected(x)
-                added = [] if weights is None else [of._sum(a, c, weights)]
+                added = [] if residual is None else [_weighted_sum(a, c, of, residual)]
                 b = functools.reduce(jnp.add, [part[c] for part in observed])
                 return jnp.concatenate([*added, jnp.einsum("nm,nms->ns", a, b), variance[:, None]], axis=1)
 
             return map_rows(some, X, QUERIES)
 
-        values, s = map_over_devices(self.mesh, at, (X,), (self, weights, observed)), observed[0].shape[1]
-        return 0.0 if weights is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
+        values, s = map_over_devices(self.mesh, at, (X,), (self, residual, observed)), observed[0].shape[1]
+        return 0.0 if residual is None else values[:, :s], values[:, -s - 1 : -1], values[:, -1]
 
     def coefficients(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Int[Array, "n m"]]:
         """Return a(x) and the indices of the rows c."""
         a, _, c = self._projected(X)
         return a, c
-
-    def _sum(self, a: Float[Array, "n m"], c: Int[Array, "n m"], weights: Float[Array, "N s"]) -> Float[Array, "n s"]:
-        r = weights[c]
-        if self.rows is not None:
-            rows, below = self.rows, weights[self.X.shape[0] :]
-            evaluated = map_rows(lambda x: rows.apply(x, below), self.X[c].reshape(-1, self.inputs))
-            r = r + evaluated.reshape(r.shape)
-        return jnp.einsum("nm,nms->ns", a, r)
-
-    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
-        """Return a(xᵢ)ᵀ r_c, where each point has its own residual, a row of `weights`."""
-        a, c = self.coefficients(X)
-        r = jnp.take_along_axis(weights, c, axis=1)
-        if self.rows is not None:
-            rows, below = self.rows, weights[:, self.X.shape[0] :]
-            r = r + jax.lax.map(lambda at: rows.apply(self.X[at[0]], at[1][:, None])[:, 0], (c, below))
-        return jnp.sum(a * r, axis=1)
 
     def _projected(self, X: Float[Array, "n d"]) -> tuple[Float[Array, "n m"], Float[Array, "n"], Int[Array, "n m"]]:
         """Return a(x), the variance of the error of local predictions, and the indices of c."""
@@ -169,6 +155,121 @@ class Projection(Features):
         if self.taper == 0 or m in (1, self.X.shape[0]):  # with all rows as neighbours, none comes or goes
             return jnp.ones(m, difference.dtype)
         return fade(jnp.sum(difference**2, axis=1), self.taper)
+
+
+class Residual(eqx.Module):
+    """Abstract base class of the residual columns r = b − (K + Σ)W at the rows of the data."""
+
+    @abstractmethod
+    def at(self, projection: Projection, c: Int[Array, "n m"]) -> Float[Array, "n m s"]:
+        """Return the residual at the rows c of the data of `projection`."""
+
+    @abstractmethod
+    def function(self, projection: Projection) -> Function:
+        """Return the local correction, x ↦ a(x)ᵀ r_c."""
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
+        """The arrays that have one column per right-hand side."""
+
+    def map_columns(self, f: Callable[..., Float[Array, "_ t"]], *others: "Residual") -> "Residual":
+        """Return the residual with f applied to each array of columns and those of `others`; f must be linear."""
+        of_all = zip(*(residual.columns for residual in (self, *others)), strict=True)
+        return eqx.tree_at(lambda residual: residual.columns, self, tuple(f(*parts) for parts in of_all))
+
+
+class StoredResidual(Residual):
+    """A residual that is stored for every row."""
+
+    values: Float[Array, "N s"]
+
+    def at(self, projection: Projection, c: Int[Array, "n m"]) -> Float[Array, "n m s"]:
+        """Return the stored values."""
+        return self.values[c]
+
+    def function(self, projection: Projection) -> Function:
+        """Return the function with the features of the projection."""
+        return Function(projection, self.values)
+
+    @property
+    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
+        """The stored values."""
+        return (self.values,)
+
+
+class ComputedResidual(Residual):
+    """A residual r = known − k(X, points)W whose product with k is computed at the rows that a prediction needs.
+
+    It is for weights of a subset of many rows, where the product at all rows would take too long.
+    """
+
+    known: Float[Array, "N s"]
+    """b − ΣW"""
+    points: Float[Array, "M d"]
+    weights: Float[Array, "M s"]
+
+    def at(self, projection: Projection, c: Int[Array, "n m"]) -> Float[Array, "n m s"]:
+        """Return the residual, with k(X_c, points)W computed in tiles."""
+        update = Canonical(projection.kernel, self.points)
+        fitted = map_rows(lambda x: update.apply(x, self.weights), projection.X[c].reshape(-1, projection.inputs))
+        return self.known[c] - fitted.reshape(*c.shape, -1)
+
+    def function(self, projection: Projection) -> Function:
+        """Return the function with features for the known part and for the points."""
+        features = ProjectionOfUpdate(projection, self.points)
+        return Function(features, jnp.concatenate([self.known, self.weights]))
+
+    @property
+    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
+        """The known part and the weights."""
+        return self.known, self.weights
+
+
+class ProjectionOfUpdate(Features):
+    """Features a(x) at the rows of the data, and −a(x)ᵀ k(X_c, points) at other points: those of `ComputedResidual`."""
+
+    projection: Projection
+    points: Float[Array, "M d"]
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if there is a mesh."""
+        return self.projection.is_sharded
+
+    @property
+    def num(self) -> int:
+        """The number of rows of the data and of points."""
+        return self.projection.num + self.points.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs of a point."""
+        return self.projection.inputs
+
+    def __call__(self, X: Float[Array, "n d"]) -> Float[Array, "n m"]:
+        """Return the dense matrix of features."""
+        a = self.projection(X)
+        return jnp.concatenate([a, -a @ self.projection.kernel(self.projection.X, self.points)], axis=1)
+
+    def apply(self, X: Float[Array, "n d"], weights: Float[Array, "m s"]) -> Float[Array, "n s"]:
+        """Return a(x)ᵀ r_c at every row x of X."""
+        known, W = jnp.split(weights, [self.projection.num])
+        return self.projection.correct(X, ComputedResidual(known, self.points, W))
+
+    def each(self, X: Float[Array, "n d"], weights: Float[Array, "n m"]) -> Float[Array, "n"]:
+        """Return a(xᵢ)ᵀ r_c, where each point has its own columns, a row of `weights`."""
+        a, c = self.projection.coefficients(X)
+        known, W = jnp.split(weights, [self.projection.num], axis=1)
+        update = Canonical(self.projection.kernel, self.points)
+        fitted = jax.lax.map(lambda at: update.apply(self.projection.X[at[0]], at[1][:, None])[:, 0], (c, W))
+        return jnp.sum(a * (jnp.take_along_axis(known, c, axis=1) - fitted), axis=1)
+
+
+def _weighted_sum(
+    a: Float[Array, "n m"], c: Int[Array, "n m"], projection: Projection, residual: Residual
+) -> Float[Array, "n s"]:
+    return jnp.einsum("nm,nms->ns", a, residual.at(projection, c))
 
 
 def fade(r2: Float[Array, "m"], taper: float) -> Float[Array, "m"]:

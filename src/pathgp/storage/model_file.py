@@ -5,6 +5,7 @@ checksum of the whole content detects damage. It is not a signature, so values a
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, Float
 from safetensors import SafetensorError, safe_open
 
 from pathgp import functions, kernels, likelihood, solvers
@@ -28,11 +30,13 @@ from pathgp._checks import check_not_forked
 from pathgp.kernels import features
 from pathgp.kernels.tanimoto import MinHash
 from pathgp.linalg.neighbours import Exhaustive, Tree, tree_from_leaves
-from pathgp.linalg.precision import working_in
+from pathgp.linalg.precision import dtype_of, working_in
 from pathgp.posterior import GP, Posterior, Predictor
+from pathgp.posterior.predict import Correction
+from pathgp.posterior.problem import Problem
 from pathgp.posterior.variance import ExactVariance, VarianceRatio
 from pathgp.runs.atomic import write_tensors
-from pathgp.solvers.local import Local, Projection
+from pathgp.solvers.local import ComputedResidual, Local, Projection, Residual, StoredResidual
 from pathgp.solvers.variational import Variational
 from pathgp.storage import validation
 from pathgp.system import System, Targets
@@ -55,7 +59,7 @@ CLASSES: tuple[type, ...] = (
     *(solvers.Auto, solvers.CG, solvers.Cholesky, solvers.InducingCG, solvers.InducingCholesky, solvers.InducingSGD),
     *(solvers.SAP, solvers.SDD, solvers.SGD, solvers.SGPR, solvers.SVGP, solvers.SubsetOfData),
     *(solvers.Info, solvers.Solution, Variational),
-    *(System, Targets, Local, Projection, GP, Posterior, Predictor, VarianceRatio, ExactVariance),
+    *(System, Targets, Local, Projection, ComputedResidual, GP, Posterior, Predictor, VarianceRatio, ExactVariance),
     *(likelihood.Trace, likelihood.Exact, likelihood.NearestNeighbour, likelihood.Neighbourhoods),
     *(likelihood.Pathwise, likelihood.Prior, likelihood.LogNormal, likelihood.Bounds),
 )
@@ -200,7 +204,7 @@ def _projection_fields(projection: Projection) -> dict[str, Any]:
     return _fields(projection) | {"index": kept, "leaves": rows}
 
 
-def _projection(*, leaves: Any, index: Any, **fields: Any) -> Projection:
+def _projection(*, leaves: Any, index: Any, rows: None = None, **fields: Any) -> Projection:
     if index is None:  # it was left out
         with working_in(fields["X"].dtype):
             points = fields["kernel"].coordinates(fields["X"])
@@ -216,9 +220,62 @@ def _exact_variance(**fields: Any) -> ExactVariance:
         return ExactVariance(**fields, factor=cholesky_factor(System(fields["kernel"], fields["X"], fields["noise"])))
 
 
+def _prediction_fields(predictor: Predictor) -> dict[str, Any]:
+    """Return what a posterior and a predictor both store: the mean and the samples follow from it."""
+    fields = {"prior": predictor.prior, "ratio": predictor.ratio, "exact": predictor.exact}
+    if predictor.correction is None:
+        return fields | {"projection": None, "unfinished": None}
+    projection, residual = predictor.correction.projection, predictor.correction.residual
+    stored = residual.values if isinstance(residual, StoredResidual) else residual
+    return fields | {"projection": projection, "unfinished": stored}
+
+
+def _residual(unfinished: Any) -> Residual | None:
+    if not isinstance(unfinished, jax.Array):
+        return unfinished
+    residual = StoredResidual(unfinished)
+    validation.check(residual)
+    return residual
+
+
+def _predictor_fields(predictor: Predictor) -> dict[str, Any]:
+    observations, correction = None, predictor.correction
+    if correction is not None:
+        with working_in(dtype_of(predictor)):
+            observations = functools.reduce(jnp.add, correction.observed)
+    update = {"canonical": predictor.update, "constant": predictor.constant, "observations": observations}
+    return _prediction_fields(predictor) | update
+
+
+def _predictor(
+    *, prior: Any, canonical: Any, constant: Any, projection: Any, unfinished: Any, observations: Any, ratio: Any,
+    exact: Any,
+) -> Predictor:  # fmt: skip
+    correction = None
+    if projection is not None:
+        validation.check_types({"observations": observations}, {"observations": Float[Array, "N s"]}, "Predictor")
+        correction = Correction(projection, _residual(unfinished), (observations,))
+    return Predictor.of(prior, canonical, constant, correction, ratio, exact)
+
+
+def _posterior_fields(posterior: Posterior) -> dict[str, Any]:
+    fields = {name: value for name, value in _fields(posterior).items() if name != "predictor"}
+    return fields | _prediction_fields(posterior.predictor)
+
+
+def _posterior(
+    *, solution: Any, solver: Any, local: Any, projection: Any, unfinished: Any, ratio: Any, exact: Any,
+    observations: None = None, **problem: Any,
+) -> Posterior:  # fmt: skip
+    residual = _residual(unfinished)
+    return Posterior.of(Problem(**problem), solution, solver, local, projection, residual, ratio, exact)
+
+
 CODECS = {
     ExactVariance: Codec(lambda e: {name: v for name, v in _fields(e).items() if name != "factor"}, _exact_variance),
     Projection: Codec(_projection_fields, _projection),
+    Predictor: Codec(_predictor_fields, _predictor),
+    Posterior: Codec(_posterior_fields, _posterior),
     System: Codec(lambda s: _fields(s) | {"K": None}, System),
 }
 """Classes with derived fields. A kept kernel matrix (`System.K`) is stored as None."""

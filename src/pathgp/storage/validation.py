@@ -21,9 +21,9 @@ from pathgp.kernels.features import Fourier
 from pathgp.kernels.tanimoto import MinHash, Tanimoto
 from pathgp.linalg.precision import dtype_of, working_in
 from pathgp.posterior.posterior import Posterior
-from pathgp.posterior.predict import Predictive
+from pathgp.posterior.predict import Predictor
 from pathgp.posterior.variance import ExactVariance
-from pathgp.solvers.local import Local, Projection
+from pathgp.solvers.local import ComputedResidual, Local, Projection, StoredResidual
 from pathgp.system.system import System
 
 MOST_COUNTS = 1000
@@ -143,27 +143,25 @@ def _check_system(system: System) -> None:
     jax.eval_shape(system.kernel, point, point)
 
 
-def _check_predictive(p: Predictive) -> None:
+def _check_predictor(p: Predictor) -> None:
     """Check that rows, inputs and columns agree everywhere, and that predictions can be traced."""
-    update, projection = p.update_at_points, p.projection
-    if not isinstance(update.features, Canonical):
-        raise ValueError(f"the update must have canonical features, but they are {_described(update.features)}.")
-    points, weights = update.features.points, update.weights
-    (rows, columns), (_, inputs) = p.observed[0].shape, points.shape
-    unfinished = p.unfinished
-    # For a subset of the data, the weights of its M points stand below the N residual rows.
-    has_points_below = unfinished is not None and unfinished.shape[0] != rows
-    check_shapes(
-        [
-            *(("the observations", part, "N s") for part in p.observed),
-            ("the points", points, "M d"),
-            ("the weights", weights, "M s"),
-            ("Projection.X", None if projection is None else projection.X, "N d"),
-            ("unfinished", unfinished, "N+M s" if has_points_below else "N s"),
-            ("ExactVariance.X", None if p.exact is None else p.exact.X, "N d"),
-        ]
-    )
-    if p.num_samples >= columns or p.draws.features.inputs != inputs:
+    if not isinstance(p.update.features, Canonical):
+        raise ValueError(f"the update must have canonical features, but they are {_described(p.update.features)}.")
+    points, weights = p.update.features.points, p.update.weights
+    columns, inputs = weights.shape[1], points.shape[1]
+    arrays = [("the points", points, "M d"), ("the weights", weights, "M s")]
+    if p.correction is not None:
+        arrays += [("Projection.X", p.correction.projection.X, "N d")]
+        arrays += [("the observations", part, "N s") for part in p.correction.observed]
+        match p.correction.residual:
+            case StoredResidual(values):
+                arrays += [("unfinished", values, "N s")]
+            case ComputedResidual(known, points):
+                arrays += [("ComputedResidual.known", known, "N s"), ("ComputedResidual.points", points, "M d")]
+    if p.exact is not None:
+        arrays += [("ExactVariance.X", p.exact.X, "N d")]
+    check_shapes(arrays)
+    if p.num_samples >= columns or p.prior.features.inputs != inputs:
         raise ValueError(f"the prior draws do not match {columns} columns of functions of {inputs} inputs.")
     point = _point(inputs)
     jax.eval_shape(p.mean, point)
@@ -183,6 +181,7 @@ def _check_posterior(p: Posterior) -> None:
             ("Solution.residual", solution.residual, "N s"),
             ("Info.relative_residual", p.info.relative_residual, "s"),
             ("the points of the solver", p.solver.support(p.system), "_ d"),
+            ("ExactVariance.X", None if p.predictor.exact is None else p.predictor.exact.X, "N d"),
             ("the prior draws", p.prior.weights, "_ samples"),
             ("Targets.draws", None if draws is None else draws.weights, "_ samples"),
         ]
@@ -190,6 +189,7 @@ def _check_posterior(p: Posterior) -> None:
     rows = np.zeros(0) if solution.rows is None else np.asarray(solution.rows)
     if np.any((rows < 0) | (rows >= p.system.X.shape[0])):
         raise ValueError("Solution.rows has row indices that are out of range.")
+    _check_predictor(p.predictor)
 
 
 def _check_fourier(features: Fourier) -> None:
@@ -214,7 +214,7 @@ RULES: dict[type, Callable[[Any], None]] = {
     Function: _check_function,
     Projection: _check_projection,
     System: _check_system,
-    Predictive: _check_predictive,
+    Predictor: _check_predictor,
     Posterior: _check_posterior,
     ExactVariance: lambda exact: check_positive(exact.noise, "ExactVariance.noise"),
 }

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float64, PRNGKeyArray
+from jaxtyping import Bool, Float, Float64, PRNGKeyArray
 from scipy.spatial import KDTree
 from scipy.stats import qmc
 
@@ -256,18 +256,7 @@ def rotate_samples(posterior: Posterior, key: PRNGKeyArray) -> Posterior:
     """
     s = posterior.num_samples
     rotation = jnp.linalg.qr(jax.random.normal(key, (s, s)))[0]
-
-    def turn(columns: Float[Array, "m c"]) -> Float[Array, "m c"]:
-        first = columns.shape[1] - s
-        return jnp.concatenate([columns[:, :first], columns[:, first:] @ rotation], axis=1)
-
-    where = lambda p: [
-        *(p.prior.weights, p.targets.signal, p.targets.noise, p.targets.draws.weights, p.solution.weights),
-        *([] if p.solution.residual is None else [p.solution.residual]),
-        *([] if p.unfinished is None else [p.unfinished]),
-        *([] if p.observations is None else [p.observations]),
-    ]
-    return eqx.tree_at(where, posterior, [turn(leaf) for leaf in where(posterior)])
+    return posterior.map_samples(lambda columns: columns @ rotation)
 
 
 def _maxima(settings: Settings, model: Model, state: State, samples: Function, key: PRNGKeyArray) -> Found:

@@ -6,7 +6,6 @@ Reports test RMSE and NLL with published hyperparameters on split 0, for several
 """
 
 import argparse
-import dataclasses
 import json
 import pathlib
 import warnings
@@ -18,6 +17,7 @@ from pathgp import Local, condition
 from pathgp.analysis import metrics
 from pathgp.cli.bench import store
 from pathgp.functions import Function
+from pathgp.posterior import Predictor
 from pathgp.solvers import SAP, SubsetOfData
 from pathgp_paper import datasets
 
@@ -48,8 +48,8 @@ def measure(name: str) -> dict[str, list[float]]:
         p = condition(gp, data.X, data.y, solver=SAP(passes, **options), key=jax.random.key(0))
         add(f"{label} alone", p.mean(data.X_test), p.deviations(data.X_test))
         p = condition(gp, data.X, data.y, solver=SAP(passes, local=Local(), **options), key=jax.random.key(0))
-        p = dataclasses.replace(p, unfinished=None)
-        mean, deviations = p.mean(data.X_test), p.deviations(data.X_test)
+        update = Predictor.of(p.prior, p.predictor.update, p.gp.mean, correction=None)
+        mean, deviations = update.mean(data.X_test), update.deviations(data.X_test)
         for neighbours, taper in ((64, 0.25), (128, 0.0), (128, 0.25), (128, 0.5), (256, 0.25)):
             projection = Local(neighbours, taper).projection(p.system)
             finish = Function(projection, p.solution.residual)(data.X_test)

@@ -123,8 +123,8 @@ BREAKS = [
     Break(
         "the residual of a subset forgets the noise",
         "posterior/posterior.py",
-        "residual = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)",
-        "residual = targets.total",
+        "known = targets.total.at[solution.rows].add(-system.noise_diagonal[solution.rows, None] * w)",
+        "known = targets.total",
         "tests/solvers/test_local.py tests/posterior/test_local_functions.py tests/posterior/test_condition.py",
     ),
     Break(
@@ -164,9 +164,9 @@ BREAKS = [
     ),
     Break(
         "turned samples keep what was left undone",
-        "thompson/loop.py",
-        "*([] if p.unfinished is None else [p.unfinished]),",
-        "",
+        "posterior/posterior.py",
+        "self.local_residual.map_columns(both)",
+        "self.local_residual",
         "tests/thompson/test_sampler.py",
     ),
     Break(

@@ -153,7 +153,8 @@ def main():
     system, B, x = truth.system, np.asarray(truth.targets.total), jnp.asarray(data.X_test[:1000])
     right = np.asarray(gp.kernel(x, system.X))
     exact_weights = np.asarray(truth.solution.weights)
-    exact, sd = np.asarray(truth.all_columns(x)), np.sqrt(np.asarray(truth.variance(x)))[:, None]
+    columns = lambda posterior: np.column_stack([posterior.mean(x), posterior.deviations(x)])
+    exact, sd = columns(truth), np.sqrt(np.asarray(truth.variance(x)))[:, None]
     error = lambda difference: float(np.sqrt(np.mean((difference / sd) ** 2)))
     lines = {}
 
@@ -198,7 +199,7 @@ def main():
         posterior = condition(gp, data.X, data.y, solver=solver, local=Local(), num_samples=64, key=key)
         kind = "Auto" if isinstance(solver, Auto) else posterior.info.solver
         name = f"{kind}, {posterior.info.passes:.0f} passes, and local"
-        lines[name] = {"error": error(np.asarray(posterior.all_columns(x)) - exact)}
+        lines[name] = {"error": error(columns(posterior) - exact)}
         print(f"{name:<34} {lines[name]['error']:.3f}", flush=True)
     timed = products(gp.kernel, data.X.shape[1])
     for name, took in timed.items():

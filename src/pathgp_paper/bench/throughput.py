@@ -41,8 +41,9 @@ def run(data: Dataset, gp: GP, points: int) -> tuple[Posterior, list[Row]]:
         "mean and variance": lambda x: posterior.predict(x)[1],
         "64 samples": posterior.samples,
     }
-    if posterior.finish is not None:
-        asked["local projection alone"] = posterior.finish
+    correction = posterior.predictor.correction
+    if correction is not None and correction.residual is not None:
+        asked["local projection alone"] = correction.residual.function(correction.projection)
     return posterior, [_timed(name, f, x) for name, f in asked.items()]
 
 

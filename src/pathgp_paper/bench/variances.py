@@ -28,7 +28,7 @@ def main() -> None:
         data, gp = datasets.load(name), datasets.published_gp(name)
         posterior = condition(gp, data.X, data.y, key=jax.random.key(0))
         mean, pooled = posterior.predict(data.X_test)
-        variance = dataclasses.replace(posterior, ratio=None).variance(data.X_test)
+        variance = dataclasses.replace(posterior.predictor, ratio=None).variance(data.X_test)
         sampled = jnp.mean(posterior.deviations(data.X_test) ** 2, axis=1)
         exact = exact_variance(gp, data.X, data.X_test)
         labels = {"samples alone": sampled, "with projection": variance, "and pooled ratios": pooled, "exact": exact}

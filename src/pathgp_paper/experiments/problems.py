@@ -11,10 +11,12 @@ import numpy as np
 from jaxtyping import Float
 
 from pathgp import solvers
+from pathgp.functions import Function
 from pathgp.kernels import RBF
 from pathgp.posterior.condition import condition
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
+from pathgp.posterior.predict import Predictor
 from pathgp.solvers import ConvergenceWarning, Iterative, Observer, Snapshot, Solver
 from pathgp.solvers.inducing.points import k_means
 from pathgp_paper.bench import contest
@@ -105,10 +107,11 @@ class Watch:
             self.weights.append(np.asarray(posterior.solution.weights))
 
 
-def at_weights(posterior: Posterior, weights: np.ndarray) -> Posterior:
-    """Return the posterior with these weights of the solver."""
-    solution = dataclasses.replace(posterior.solution, weights=jnp.asarray(weights))
-    return dataclasses.replace(posterior, solution=solution)
+def at_weights(posterior: Posterior, weights: np.ndarray) -> Predictor:
+    """Return predictions with these weights of the solver."""
+    p = posterior.predictor
+    update = Function(p.update.features, jnp.asarray(weights))
+    return Predictor.of(p.prior, update, p.constant, p.correction, p.ratio, p.exact)
 
 
 class Curve(NamedTuple):
