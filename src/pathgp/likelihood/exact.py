@@ -141,8 +141,8 @@ class Exact(FittingMethod):
 class Descent:
     """A descent from one start, which keeps the best parameters and stops at the time limit.
 
-    SciPy's optimiser does neither. That of Optax, whose state could be stored, has no bounds, needs a factorisation
-    inside JAX, and took 5 to 29 times as long for optima that were more often worse than better.
+    SciPy's optimiser does neither. That of Optax, whose state could be stored, has no bounds, and needs a factorisation
+    inside JAX, which has to be compiled.
     """
 
     def __init__(
