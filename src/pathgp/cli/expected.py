@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from pathgp.cli.budget import DOUBLE, Estimate, estimate, table_bytes
-from pathgp.cli.fit import Options
+from pathgp.cli.options import Options
 from pathgp.cli.tables.files import column_kinds, row_count
 from pathgp.estimator.registry import SOLVERS
 from pathgp.runs.memory import memory_limit

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from pathgp import storage
 from pathgp.cli.common import print_message
-from pathgp.cli.fit import Job, Options
+from pathgp.cli.options import Job, Options
 from pathgp.cli.tables.encoding import Column, Encoding, Rows
 from pathgp.cli.tables.files import ARROW, NUMBER, TEXT, counted
 from pathgp.cli.tables.infer import Scan

@@ -70,7 +70,7 @@ class Progress:
             self._next_report = 2 * (now - self._begun[0])
             needed = self.pace * (self.steps - self.done)
             limit = f", of which the time limit allows {in_words(seconds_left)}" if seconds_left < needed else ""
-            told = f"at most {in_words(needed)} left{limit} ({remark})"
+            told = f"up to about {in_words(needed)} left{limit} ({remark})"
             logger.info("%s: %s of %s steps, %s.", self.name, f"{self.done:,}", f"{self.steps:,}", told)
 
     def close(self) -> None:
