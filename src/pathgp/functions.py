@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 from pathgp._checks import as_floats, check_not_forked, is_concrete
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features, Stacked, Total
+from pathgp.linalg.namespace import namespace
 from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
 from pathgp.linalg.tiles import column_sharded_product, map_rows, pad_rows, product
 
@@ -123,7 +124,7 @@ class Function(eqx.Module):
             at, number = np.asarray(index), len(self)
             if not np.all((-number <= at) & (at < number)):
                 raise IndexError(f"there are {number} functions, from 0 to {number - 1}, but the index is {index}.")
-        return Function(self.features, jax.tree.map(lambda w: w[:, index], self.weights))
+        return Function(self.features, jax.tree.map(lambda w: _by_numpy(lambda w: w[:, index], w), self.weights))
 
     def __len__(self) -> int:
         """Return the number s of functions; raise `TypeError` for a single function."""
@@ -143,11 +144,14 @@ class Function(eqx.Module):
         shape = jnp.broadcast_shapes(self.shape, other.shape)
         if self.shape != other.shape:
             column = lambda w: w[:, None] if w.ndim == 1 else w
-            weights = jax.tree.map(lambda w: jnp.broadcast_to(column(w), (w.shape[0], *shape)), weights)
+            spread = lambda w: namespace(w).broadcast_to(column(w), (w.shape[0], *shape))
+            weights = jax.tree.map(lambda w: _by_numpy(spread, w), weights)
         # Sharded weights cannot be concatenated with others without moving them, so they stay in a tuple.
         if self.features.is_sharded or other.features.is_sharded:
             return Function(Total(parts), weights)
-        return Function(Stacked(parts), jnp.concatenate(weights))
+        return Function(
+            Stacked(parts), _by_numpy(lambda *weights: namespace(weights[0]).concatenate(weights), *weights)
+        )
 
     @in_own_precision
     def __mul__(self, factor: Shaped[ArrayLike, ""]) -> "Function":
@@ -163,13 +167,30 @@ class Function(eqx.Module):
         return self + (-other)
 
 
+def _by_numpy(f: Callable[..., Any], *arrays: Any) -> Array:
+    """Return f(*arrays) for an f that only moves entries, by NumPy where that is possible: JAX would compile it."""
+    if all(is_concrete(array) and _on_one_cpu(array) for array in arrays):
+        return jax.device_put(f(*map(np.asarray, arrays)))
+    return f(*arrays)
+
+
 def pad_points(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[Array, "m d"], int]:
     """Return X as floats with padded rows, and the number of rows before padding.
 
-    The rows are padded to a power of two, or to whole tiles above `POINTS` rows, so that few programs are compiled.
-    Raises `ValueError` unless X is two-dimensional and has `inputs` columns; None accepts any number.
+    The rows are padded to a power of two, or to whole tiles above `TILE_POINTS` rows, so that few programs are
+    compiled. Raises `ValueError` unless X is two-dimensional and has `inputs` columns; None accepts any number.
     """
-    points = as_floats(X)
+    points = _require_points(as_floats(X), inputs)
+    n = points.shape[0]
+    return pad_rows(points, min(1 << (n - 1).bit_length(), TILE_POINTS) if n else 1), n
+
+
+def as_points(X: Shaped[ArrayLike, "..."], inputs: int | None) -> Float[np.ndarray, "n d"]:
+    """Return X as an array of NumPy in JAX's default dtype; raise `ValueError` as `pad_points` does."""
+    return _require_points(np.asarray(as_floats(X)), inputs)
+
+
+def _require_points(points: Any, inputs: int | None) -> Any:
     if points.ndim != 2:
         raise ValueError(
             f"x must be two-dimensional (points, inputs), but its shape is {points.shape}: "
@@ -177,8 +198,7 @@ def pad_points(X: Shaped[ArrayLike, "..."], inputs: int | None) -> tuple[Float[A
         )
     if inputs not in (None, points.shape[1]):
         raise ValueError(f"x has {points.shape[1]} inputs, but the function takes {inputs}.")
-    n = points.shape[0]
-    return pad_rows(points, min(1 << (n - 1).bit_length(), TILE_POINTS) if n else 1), n
+    return points
 
 
 def evaluate_tiles(

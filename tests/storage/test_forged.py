@@ -53,6 +53,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_an_attribute_or_setting_that_does_not_fit_is_refused_by_name(name, model, tmp_path):
     value, named = CHANGES[name]
+    assert model.posterior_.num_samples  # samples are drawn, which sets the other attributes
     setattr(model, name, value)
     model.save(tmp_path / "model")
     with pytest.raises(ValueError, match=named) as error:

@@ -4,18 +4,19 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from pathgp import likelihood
+from pathgp._checks import as_floats
 from pathgp.estimator.registry import KERNELS, look_up
 from pathgp.estimator.standardize import fit_scaling
 from pathgp.likelihood import FittingMethod, Trace
 from pathgp.likelihood.base import default_lengthscale_factor
 from pathgp.likelihood.calibration import calibrated
 from pathgp.likelihood.parameters import to_parameters
+from pathgp.linalg.namespace import on_device, on_host
 from pathgp.parallel.sharding import broadcast_from_first
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Checkpoint
@@ -73,22 +74,22 @@ def fit_gp(
             begun, X, y, key=key, method=method, progress=progress, checkpoint=kept
         )
         # A row of weight w has the noise noise/w, so the mean over the rows is noise · mean(1/w).
-        of_weight_one = jnp.mean(gp.noise) * (1.0 if weights is None else 1 / np.mean(1 / weights))
+        noise = np.mean(np.asarray(gp.noise)) * (1.0 if weights is None else 1 / np.mean(1 / weights))
         # With floor 0 the parameters reproduce this noise exactly.
-        found.append(to_parameters(GP(gp.kernel, of_weight_one, gp.mean), floor=0.0))
+        found.append(to_parameters(on_host(GP(gp.kernel, noise, gp.mean)), floor=0.0))
         traces.append(trace)
     # Kernel and noise are stored as logarithms: an arithmetic mean of these is a geometric mean.
-    average = jax.tree.map(lambda *leaves: jnp.mean(jnp.stack(leaves), axis=0), *found)
-    gp = broadcast_from_first(mesh, average).gp()
+    average = jax.tree.map(lambda *leaves: np.mean(np.stack(leaves), axis=0), *found)
+    kernel, noise = average.kernel_and_noise()
+    gp = on_device(GP(kernel, noise, average.mean), start.mean.dtype)
     if weights is None:
-        judged = jnp.asarray(Y[:, varies])
-        gp = broadcast_from_first(mesh, calibrated(gp, jnp.asarray(X), judged, key=jax.random.fold_in(key, len(X))))
-    return gp, traces
+        gp = calibrated(gp, X, Y[:, varies], key=key)
+    return broadcast_from_first(mesh, gp), traces
 
 
 def row_noise(noise: Float[Array, ""], weights: Any) -> Float[Array, "..."]:
     """Return the noise variance of each row, noise/weight, or `noise` itself without weights."""
-    return noise if weights is None else jnp.asarray(np.asarray(noise) / weights, dtype=float)
+    return noise if weights is None else as_floats(np.asarray(noise) / weights)
 
 
 def with_limits(solver: Any, **limits: float) -> Any:

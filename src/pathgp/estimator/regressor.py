@@ -21,10 +21,12 @@ from pathgp.estimator.registry import SOLVERS, look_up
 from pathgp.estimator.standardize import Scaling, fit_scaling, fit_target_scaling, identity
 from pathgp.kernels import Kernel
 from pathgp.likelihood import Auto, Exact, NearestNeighbour, Trace
-from pathgp.linalg.precision import cast
+from pathgp.linalg.namespace import on_device
+from pathgp.linalg.precision import cast, working_in
 from pathgp.parallel import jobs
 from pathgp.parallel.sharding import gathered
-from pathgp.posterior.condition import condition
+from pathgp.posterior.condition import condition, dtype_for
+from pathgp.posterior.exact import exact_predictor
 from pathgp.posterior.gp import GP
 from pathgp.posterior.posterior import Posterior
 from pathgp.posterior.predict import Predictor, evaluate_whole_tiles
@@ -33,6 +35,7 @@ from pathgp.solvers.inducing.points import RandomPoints
 from pathgp.storage import validation
 from pathgp.storage.model_file import Classes, Metadata, reraise_with_path
 from pathgp.storage.model_file import Path as ModelPath
+from pathgp.system.system import System
 
 
 class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -118,7 +121,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     [0.14] (1,)
     """
 
-    posterior_: Posterior | Predictor
+    _posterior: Posterior | Predictor
+    _predictor: Predictor
+    _deferred: dict[str, Any]
+    """The arguments of `condition`, while the samples of an exact solve have not been drawn."""
     kernel_: Kernel
     noise_: float
     noise_variance_: float | Float64[np.ndarray, "t"]
@@ -191,7 +197,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             If a parameter of the estimator or the data are invalid.
         """
         clock = time.perf_counter()
-        vars(self).pop("posterior_", None)  # an interrupted fit must not leave old weights with new scalings
+        for name in ("_posterior", "_deferred", "info_"):  # an interrupted fit must not leave old weights
+            vars(self).pop(name, None)
         self._check_settings()
         solver, mesh, checkpoint = self._solver(), self._mesh(), self._checkpoint()
         X, Y, weights = self._data(X, y, sample_weight, first=True)
@@ -207,8 +214,20 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         # The error estimates after the solve are compiled and computed about as long as the first step of the fit.
         after = max((trace.seconds[0] for trace in self.trace_ if trace.seconds), default=0.0)
         left = max(self._seconds() - max(time.perf_counter() - clock, learning) - after, 1e-3)
+        gp = GP(base.kernel, row_noise(base.noise, weights), base.mean)
+        self._keep_noise(float(base.noise))
+        self.n_samples_seen_ = len(X)
+        reason = _reason_to_factorise(solver, gp, inputs)
+        if reason is not None and mesh is None:
+            # Samples take longer than all the rest, and most models are only asked for means and variances.
+            self._predictor, info = exact_predictor(gp, inputs, targets)
+            self.kernel_, self.solver_ = gp.kernel, solvers.Cholesky()
+            self.info_ = dataclasses.replace(info, reason=reason)
+            self._deferred = {"gp": gp, "X": inputs, "y": targets, "solver": solver, "key": solve_key}
+            self._deferred["num_samples"] = self.num_samples
+            return self
         posterior = condition(
-            GP(base.kernel, row_noise(base.noise, weights), base.mean),
+            gp,
             inputs,
             targets,
             solver=solver if self.max_seconds is None else with_limits(solver, max_seconds=left),
@@ -221,9 +240,32 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.max_seconds is not None:  # `partial_fit` gets the full time, not the rest of this one
             later = with_limits(posterior.solver, max_seconds=self._seconds())
             posterior = dataclasses.replace(posterior, solver=later)
-        self._keep(posterior, float(base.noise))
-        self.n_samples_seen_ = len(X)
+        self.posterior_ = posterior
         return self
+
+    @property
+    def posterior_(self) -> Posterior | Predictor:
+        """The posterior in standardised units; if it was solved exactly, its samples are drawn when this is first used.
+
+        It is a `Predictor` after loading a slim model file.
+        """
+        if "_deferred" in vars(self):
+            self.posterior_ = condition(**self._deferred)
+        if "_posterior" not in vars(self):
+            raise AttributeError("this PathGPRegressor has no posterior_, because it is not fitted: call `fit` first.")
+        return self._posterior
+
+    @posterior_.setter
+    def posterior_(self, posterior: Posterior | Predictor) -> None:
+        for name in ("_file", "_deferred"):  # this is no longer the model of that file
+            vars(self).pop(name, None)
+        self._posterior = posterior
+        if isinstance(posterior, Predictor):
+            self._predictor = posterior
+            return
+        self._predictor = posterior.predictor
+        self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
+        self.solver_, self.info_ = posterior.chosen_solver, gathered(posterior.info)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Add rows to the model and solve again with a warm start from the present weights; the first call is `fit`.
@@ -249,7 +291,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ValueError
             If the data are invalid, or if the model was loaded from a slim file.
         """
-        if not hasattr(self, "posterior_"):
+        if not hasattr(self, "info_"):
             return self.fit(X, y, sample_weight)
         posterior = self._require_full_posterior("partial_fit")
         X, Y, weights = self._data(X, y, sample_weight, first=False)
@@ -269,7 +311,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             progress=bool(self.verbose),
             checkpoint=None if checkpoint is None else checkpoint.with_part(f"after{self.n_samples_seen_}"),
         )
-        self._keep(updated, noise)
+        self.posterior_ = updated
         self.n_samples_seen_ += len(X)
         return self
 
@@ -305,19 +347,21 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ValueError
             If both `return_std` and `return_cov` are True, or if X is invalid.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "info_")
         if return_std and return_cov:
             raise ValueError("return_std and return_cov cannot both be True: set one of them to False.")
         inputs = self._inputs(X)
-        predictor, T = self._predictor, self.posterior_.num_targets
-        if not (return_std or return_cov):
+        predictor, T = self._predictor, self._predictor.num_targets
+        if not (return_std or return_cov) and predictor.exact is None:
             mean = evaluate_whole_tiles(predictor.mean, inputs).reshape(-1, T)
             return self._outputs(self.target_scaling_.inverse(mean))
         scale2 = self.target_scaling_.scale**2
-        values = evaluate_whole_tiles(lambda x: jnp.column_stack(predictor.predict(x)), inputs)
+        values = evaluate_whole_tiles(lambda x: np.column_stack(predictor.predict(x)), inputs)
         mean, variance = self.target_scaling_.inverse(values[:, :T]), values[:, T:]
+        if not (return_std or return_cov):
+            return self._outputs(mean)
         if return_cov:
-            deviations = evaluate_whole_tiles(predictor.deviations, inputs)
+            deviations = evaluate_whole_tiles(self._sampled.deviations, inputs)
             # The diagonal is that of `return_std`, which is more precise than the variance of the samples.
             deviations = deviations * np.sqrt(variance / np.sum(deviations**2, axis=1, keepdims=True))
             spread = (deviations @ deviations.T + self.noise_ * np.eye(len(inputs)))[:, :, None] * scale2
@@ -351,12 +395,12 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ValueError
             If `n_samples` is below 1, or exceeds the samples of a model that was loaded from a slim file.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "info_")
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, but it is {n_samples}.")
         inputs = self._inputs(X)
         rng = check_random_state(random_state)
-        predictor, T = self._predictor, self.posterior_.num_targets
+        predictor, T = self._sampled, self._predictor.num_targets
         more = n_samples - predictor.num_samples
         if more > 0:
             key = jax.random.key(rng.randint(2**31 - 1))
@@ -395,14 +439,15 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         ValueError
             If the model contains an object that a file cannot hold.
         """
-        check_is_fitted(self, "posterior_")
+        check_is_fitted(self, "info_")
         settings = self.get_params(deep=False) | {"checkpoint": None}
         if isinstance(self.random_state, np.random.RandomState):
             settings["random_state"] = None
+        posterior = self.posterior_  # before the other attributes, because drawing its samples changes `info_`
+        if isinstance(posterior, Posterior):
+            posterior = posterior.gathered().predictor if slim else posterior.gathered()
         fitted = {name: value for name, value in vars(self).items() if name.endswith("_")}
-        if isinstance(self.posterior_, Posterior):
-            posterior = self.posterior_.gathered()
-            fitted["posterior_"] = posterior.predictor if slim else posterior
+        fitted["posterior_"] = posterior
         names = fitted.pop("feature_names_in_", None)
         columns = None if names is None else [str(name) for name in names]
         about = {"kind": "PathGPRegressor", "columns": columns, "inputs": self.n_features_in_, "slim": slim}
@@ -439,7 +484,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             match value:
                 case {"settings": dict(settings), "fitted": dict(fitted), "columns": None | list() as columns}:
                     model = cls(**settings)
-                    vars(model).update(fitted)
+                    vars(model).update({name: part for name, part in fitted.items() if name != "posterior_"})
                     model._check_loaded(fitted, columns)
                 case _:
                     raise ValueError("a PathGPRegressor has settings, fitted values and columns.")
@@ -456,8 +501,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if foreign := [name for name in fitted if name.startswith("_") or not name.endswith("_")]:
             raise ValueError(f"{foreign[0]!r} is not the name of a fitted attribute.")
         hints = {name: hint for name, hint in get_type_hints(PathGPRegressor).items() if name.endswith("_")}
+        hints["posterior_"] = Posterior | Predictor
         del hints["feature_names_in_"]  # stored as `columns`
         validation.check_types({name: fitted.get(name) for name in hints}, hints, "PathGPRegressor")
+        self.posterior_ = fitted["posterior_"]
         validation.check_positive(self.noise_, "noise_")
         for scaling in (self.input_scaling_, self.target_scaling_):
             validation.check_positive(scaling.scale, "Scaling.scale")
@@ -496,9 +543,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return jax.random.key(check_random_state(self.random_state).randint(2**31 - 1))
 
     @property
-    def _predictor(self) -> Predictor:
-        """The predictor of the posterior, which is all that a slim file has of it."""
-        return self.posterior_.predictor if isinstance(self.posterior_, Posterior) else self.posterior_
+    def _sampled(self) -> Predictor:
+        """The predictor with samples."""
+        posterior = self.posterior_
+        return posterior.predictor if isinstance(posterior, Posterior) else posterior
 
     def _mesh(self) -> Mesh | None:
         return None if self.devices in (None, 1) and jax.process_count() == 1 else jobs.mesh(self.devices)
@@ -551,8 +599,8 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         Y = np.asarray(y, np.float64).reshape(len(X), -1)
         if first:
             self.single_target_ = np.ndim(y) == 1
-        elif Y.shape[1] != self.posterior_.num_targets:
-            raise ValueError(f"y has {Y.shape[1]} targets, but the model was fitted to {self.posterior_.num_targets}.")
+        elif Y.shape[1] != self._predictor.num_targets:
+            raise ValueError(f"y has {Y.shape[1]} targets, but the model was fitted to {self._predictor.num_targets}.")
         if sample_weight is None:
             return X, Y, None
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -585,12 +633,19 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             )
         return self.posterior_
 
-    def _keep(self, posterior: Posterior, noise: float) -> None:
-        vars(self).pop("_file", None)  # this is no longer the model of that file
-        self.posterior_ = posterior
-        self.kernel_ = cast(posterior.gp.kernel, jnp.result_type(float))
+    def _keep_noise(self, noise: float) -> None:
         self.noise_ = noise
         variances = noise * self.target_scaling_.scale**2
         self.noise_variance_ = float(variances[0]) if self.single_target_ else variances
-        self.solver_ = posterior.chosen_solver
-        self.info_ = gathered(posterior.info)
+
+
+def _reason_to_factorise(solver: Any, gp: GP, X: Float[np.ndarray, "N d"]) -> str | None:
+    """Return why the solve is direct, or None if it is not."""
+    if isinstance(solver, solvers.Cholesky):
+        return ""
+    if not isinstance(solver, solvers.Auto):
+        return None
+    dtype = dtype_for(gp, X)
+    with working_in(dtype):
+        choice = solver.choose(System(gp.kernel, *on_device((X, np.asarray(gp.noise)), dtype)))
+    return choice.reason if isinstance(choice.solver, solvers.Cholesky) else None

@@ -2,13 +2,13 @@
 
 import logging
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
+from jaxtyping import Float, Float64, Int, PRNGKeyArray
 from scipy import linalg, stats
 
+from pathgp._checks import as_floats
 from pathgp.linalg.factor import substitute
+from pathgp.linalg.namespace import AnyArray, host_generator, on_device, on_host
 from pathgp.posterior.gp import GP
 from pathgp.system.dense import cholesky_factor
 from pathgp.system.system import System
@@ -27,7 +27,7 @@ LITTLE_NOISE = 1e-5
 """Noise variance as a share of the variance of the observations, above which a GP is not calibrated."""
 
 
-def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: PRNGKeyArray) -> GP:
+def calibrated(gp: GP, X: Float[AnyArray, "N d"], Y: Float[AnyArray, "N t"], *, key: PRNGKeyArray) -> GP:
     """Return a nearly noiseless GP with kernel and noise scaled so that intervals cover as they should.
 
     The likelihood chooses the scale by the mean square of standardised errors. The errors of an emulator are far from
@@ -35,13 +35,15 @@ def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: P
     of leave-one-out predictions cover 90 % of the rows. Scaling kernel and noise together leaves the mean unchanged.
 
     The GP is returned unchanged if its noise is above `LITTLE_NOISE` of the variance of the observations, and if there
-    are fewer than `LEAST_ROWS` or more than `MOST_ROWS` rows.
+    are fewer than `LEAST_ROWS` or more than `MOST_ROWS` rows, or no targets.
     """
+    if Y.shape[1] == 0:
+        return gp
     # Not of the kernel's variance, which for a smooth function can be thousands of times that of the observations.
-    is_little = float(jnp.mean(gp.noise)) < LITTLE_NOISE * float(jnp.mean(jnp.var(Y, axis=0)))
+    is_little = np.mean(np.asarray(gp.noise)) < LITTLE_NOISE * np.mean(np.var(np.asarray(Y, np.float64), axis=0))
     if not is_little or not LEAST_ROWS <= X.shape[0] <= MOST_ROWS:
         return gp
-    rows = np.asarray(jax.random.permutation(key, X.shape[0])[:JUDGED_ROWS])
+    rows = host_generator(key).permutation(X.shape[0])[:JUDGED_ROWS]
     try:
         errors = leave_one_out(gp, X, Y, rows)
     except ValueError as error:  # not positive definite: the solve will say so, or merge duplicate rows
@@ -51,19 +53,20 @@ def calibrated(gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], *, key: P
     if not 0 < scale < np.inf:
         return gp
     logger.info("Standard deviations were scaled by %.3g, by the leave-one-out errors of %d rows.", scale, len(rows))
-    factor = jnp.asarray(scale**2, gp.noise.dtype)
-    return GP(gp.kernel.scaled(factor), gp.noise * factor, gp.mean)
+    host, factor = on_host(gp), float(scale**2)
+    kernel, noise = on_device((host.kernel.scaled(factor), host.noise * factor), gp.noise.dtype)
+    return GP(kernel, noise, gp.mean)
 
 
 def leave_one_out(
-    gp: GP, X: Float[Array, "N d"], Y: Float[Array, "N t"], rows: Int[np.ndarray, "m"]
+    gp: GP, X: Float[AnyArray, "N d"], Y: Float[AnyArray, "N t"], rows: Int[np.ndarray, "m"]
 ) -> Float64[np.ndarray, "m t"]:
     """Return (yᵢ − μ₋ᵢ)/σ₋ᵢ = αᵢ/√[H⁻¹]ᵢᵢ of some rows i.
 
     μ₋ᵢ and σ₋ᵢ are the mean and the standard deviation of yᵢ given all other rows, with α = H⁻¹(y − m) (Rasmussen and
     Williams, 2006, section 5.4.2).
     """
-    L = cholesky_factor(System(gp.kernel, X, gp.noise))
+    L = cholesky_factor(System(gp.kernel, as_floats(X), gp.noise))
     alpha = substitute(L, np.asarray(Y, np.float64) - float(gp.mean))
     unit = np.zeros((len(L), len(rows)))
     unit[rows, np.arange(len(rows))] = 1

@@ -21,7 +21,7 @@ from pathgp.likelihood.base import FittingMethod, Trace
 from pathgp.likelihood.descent import Record
 from pathgp.likelihood.evaluations import Evaluations
 from pathgp.likelihood.marginal import loss_and_gradient
-from pathgp.likelihood.parameters import Parameters, to_parameters, trainable_mask
+from pathgp.likelihood.parameters import Parameters, to_parameters
 from pathgp.likelihood.priors import Prior, map_named
 from pathgp.linalg.namespace import host_generator, on_device, on_host
 from pathgp.posterior.gp import GP
@@ -45,6 +45,9 @@ SHORTER = (0.3, 0.1, 1.0)
 
 NOISE_FALL = 30.0
 """Largest decrease of the logarithm of the noise, enough to fall well below its floor."""
+
+LEAST_GAIN = 1e-4
+"""A descent ends at a step that increases log p(y) by less than this, which says nothing about the hyperparameters."""
 
 RUNAWAY = 10.0
 """Largest change of the logarithm of a hyperparameter from its start: a factor of 22,000."""
@@ -155,6 +158,8 @@ class Descent:
         evaluations: Evaluations,
     ) -> None:
         self.start = on_host(start)
+        self.leaves, self.structure = jax.tree.flatten(self.start)
+        self.ends = np.cumsum([leaf.size for leaf in self.leaves[:-1]])[:-1]
         self.X, self.y, self.prior, self.record, self.evaluations = X, y, prior, record, evaluations
         self.best: list[tuple[float, Parameters]] = []
 
@@ -186,11 +191,9 @@ class Descent:
 
     def parameters(self, flat: np.ndarray) -> Parameters:
         """Return the parameters of a vector of the optimiser."""
-        moving, fixed = eqx.partition(self.start, trainable_mask(self.start))
-        leaves, structure = jax.tree.flatten(moving)
-        ends = np.cumsum([leaf.size for leaf in leaves])
-        parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(flat, ends[:-1]), leaves, strict=True)]
-        return eqx.combine(jax.tree.unflatten(structure, parts), fixed)
+        # In the order of `_flat`; the noise of the rows relative to their mean is the last leaf, and not fitted.
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(np.split(flat, self.ends), self.leaves, strict=False)]
+        return jax.tree.unflatten(self.structure, [*parts, self.leaves[-1]])
 
     def possible(self, flat: np.ndarray) -> np.ndarray:
         """Return the nearest vector that the prior allows."""
@@ -204,7 +207,7 @@ class Descent:
         fall = _flat(eqx.tree_at(lambda p: p.log_noise, fall, np.asarray(NOISE_FALL)))
         bounds = list(zip(self.possible(flat - fall), self.possible(flat + RUNAWAY), strict=True))
         advance = lambda _: self.record.advance()
-        options = {"maxiter": steps}
+        options = {"maxiter": steps, "ftol": LEAST_GAIN / len(self.X)}
         with contextlib.suppress(TimeoutError):
             optimize.minimize(
                 self.value, flat, jac=True, method="L-BFGS-B", bounds=bounds, callback=advance, options=options
@@ -213,8 +216,7 @@ class Descent:
 
 def _flat(p: Parameters) -> Float64[np.ndarray, "p"]:
     """Return the parameters that are fitted as a vector."""
-    leaves = jax.tree.leaves(eqx.filter(p, trainable_mask(p)))
-    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(p)[:-1]])
 
 
 _limiting = threading.Lock()

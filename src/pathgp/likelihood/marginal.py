@@ -42,12 +42,11 @@ def loss_and_gradient(p: Parameters, X: Float[AnyArray, "N d"], y: Float[AnyArra
     G = inverse  # in place of the inverse, of which nothing else is needed
     G -= np.outer(alpha, alpha)
     G /= 2 * N
+    by_noise = np.diag(G).copy()
+    # The noise has a floor in proportion to the variance k(x, x), which is the same at every row.
+    G[np.diag_indices(N)] += p.floor * np.sum(by_noise) / N
     by_kernel = kernel.gradient(X, G) if by_host else _pull_back(kernel, jnp.asarray(X), jnp.asarray(G))
-    by_noise = np.diag(G)
-    # The noise has a floor in proportion to the variance k(x, x) of the kernel.
-    floor = np.full((1, 1), p.floor * np.sum(by_noise))
-    by_floor = kernel.gradient(X[:1], floor) if by_host else _pull_back(kernel, jnp.asarray(X[:1]), jnp.asarray(floor))
-    by_log_kernel = jax.tree.map(lambda a, b, value: np.asarray(value * (a + b)), by_kernel, by_floor, kernel)
+    by_log_kernel = jax.tree.map(lambda by_value, value: np.asarray(value * by_value), by_kernel, kernel)
     by_shape = np.exp(p.log_noise) * (by_noise if p.noise_shape.ndim else np.sum(by_noise))
     by_log_noise, by_mean = np.asarray(np.sum(by_shape * p.noise_shape)), np.asarray(-np.sum(alpha) / N)
     return float(loss) / N, Parameters(by_log_kernel, by_log_noise, by_mean, np.asarray(by_shape), p.floor)

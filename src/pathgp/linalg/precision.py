@@ -52,8 +52,9 @@ def working_in(dtype: Any) -> AbstractContextManager[None]:
 
 def cast(tree: Any, dtype: Any) -> Any:
     """Return the pytree with its floating-point arrays cast to `dtype`."""
+    changes = lambda leaf: eqx.is_inexact_array(leaf) and leaf.dtype != dtype
     with working_in(dtype):
-        return jax.tree.map(lambda leaf: leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf, tree)
+        return jax.tree.map(lambda leaf: leaf.astype(dtype) if changes(leaf) else leaf, tree)
 
 
 def in_own_precision(method: Callable[P, T]) -> Callable[P, T]:

@@ -1,6 +1,5 @@
 """`condition`, which computes the posterior of a GP given data."""
 
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jax.typing import ArrayLike
@@ -15,6 +14,7 @@ from pathgp.runs.checkpoint import Checkpoint, open_slot
 from pathgp.runs.run import Run
 from pathgp.solvers import Auto, Observer, Solver
 from pathgp.solvers.local import Local
+from pathgp.system.dense import diagonal_float64
 
 
 def condition(
@@ -106,7 +106,7 @@ def condition(
     ((2,), (2, 64))
     """
     checks.require_instance(gp, GP, "gp", GP_EXAMPLE)
-    dtype = _required_dtype(gp, X, solver)
+    dtype = dtype_for(gp, X)
     with working_in(dtype):
         init = None if init is None else checks.as_floats(init)
         return _condition(
@@ -167,9 +167,9 @@ def _condition(
     return posterior_of(problem, solution, solver, local)
 
 
-def _required_dtype(gp: GP, X: Shaped[ArrayLike, "..."], solver: Solver) -> np.dtype:
+def dtype_for(gp: GP, X: Shaped[ArrayLike, "..."]) -> np.dtype:
     """Return the dtype that the noise and the number of rows require."""
     points = checks.as_inputs(X)
-    variance = float(jnp.max(gp.kernel.diag(points)))
-    noise = 1 / float(jnp.mean(1 / gp.noise))  # harmonic mean: the rows with the least noise decide
-    return required_dtype(variance, noise, points.shape[0])
+    variance = float(np.max(diagonal_float64(gp.kernel, points)))
+    # The harmonic mean of the noise, because the rows with the least noise decide.
+    return required_dtype(variance, 1 / float(np.mean(1 / np.asarray(gp.noise, np.float64))), points.shape[0])

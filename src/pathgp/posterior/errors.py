@@ -56,7 +56,7 @@ def check_errors(problem: Problem, solution: Solution, predictor: Predictor) -> 
     predictor = dataclasses.replace(predictor, ratio=cast(probes.ratio(draws), solution.weights.dtype))
     predictor, found = _choose_variance(predictor, probes, draws)
     _warn_of_errors(found, solution)
-    return predictor, dataclasses.replace(solution.info, mean_error=found.mean, variance_error=found.variance)
+    return predictor, solution.info.with_errors(found.mean, found.variance)
 
 
 def _choose_variance(

@@ -3,6 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Float64, Int, Shaped
 
-from pathgp.functions import TILE_POINTS, Function, evaluate_tiles, pad_points
+from pathgp._checks import is_concrete
+from pathgp.functions import TILE_POINTS, Function, as_points, evaluate_tiles, pad_points
 from pathgp.kernels.features import Constant
+from pathgp.linalg.namespace import on_device
 from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision, working_in
 from pathgp.linalg.tiles import map_rows
 from pathgp.posterior.variance import ExactVariance, VarianceRatio, log_ratio
@@ -138,10 +141,19 @@ class Predictor(eqx.Module):
 
     def predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         """Return the mean and the variance of f(x), without noise; see `Posterior.predict`."""
+        if self.exact is not None and is_concrete(x) and not self.update.features.is_sharded:
+            mean, variance = self.moments(as_points(x, self.update.features.inputs))
+            return on_device((mean if self.num_targets > 1 else mean[:, 0], variance), jnp.result_type(float))
         if self.exact is not None:
             return self.mean(x), self.exact(x)
         self._require_samples()
         return evaluate_rows(self._predict, dtype_of(self), x)
+
+    def moments(self, x: Float[np.ndarray, "n d"]) -> tuple[Float64[np.ndarray, "n t"], Float64[np.ndarray, "n"]]:
+        """Return the means and the variance at x on the host, where a factor of K + Σ is kept: JAX compiles nothing."""
+        assert self.exact is not None
+        mean, variance = self.exact.moments(x, np.asarray(self.update.weights)[:, : self.num_targets])
+        return mean + float(self.constant), variance
 
     def _predict(self, x: Shaped[ArrayLike, "..."]) -> tuple[Float[Array, "n *t"], Float[Array, "n"]]:
         values = self._in_tiles(_moments, (self.prior, self.update, self.correction, self.ratio), x)
@@ -222,7 +234,7 @@ def _moments(
 
 
 def evaluate_whole_tiles(
-    f: Callable[[Float[np.ndarray, "m d"]], Float[Array, "m *s"]], X: Float[np.ndarray, "n d"]
+    f: Callable[[Float[np.ndarray, "m d"]], Any], X: Float[np.ndarray, "n d"]
 ) -> Float64[np.ndarray, "n *s"]:
     """Return f(X), evaluated `POINTS` rows at a time, or on all whole tiles at once with several devices.
 

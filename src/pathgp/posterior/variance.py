@@ -9,10 +9,11 @@ from jaxtyping import Array, Float, Float64, Shaped
 from scipy import linalg
 
 from pathgp._checks import is_concrete
-from pathgp.functions import TILE_POINTS, pad_points
+from pathgp.functions import TILE_POINTS, as_points
 from pathgp.kernels import Kernel
+from pathgp.linalg.namespace import on_device
 from pathgp.linalg.precision import cast, evaluate_rows
-from pathgp.system.dense import kernel_float64
+from pathgp.system.dense import diagonal_float64, kernel_float64
 
 
 class ExactVariance(eqx.Module):
@@ -30,31 +31,39 @@ class ExactVariance(eqx.Module):
 
     def __call__(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
         """Return the variances at the rows of x, which can be differentiated."""
-        return evaluate_rows(self._evaluate, np.float64, x)
-
-    def _evaluate(self, x: Shaped[ArrayLike, "..."]) -> Float[Array, "n"]:
         if is_concrete(x):
-            points, n = pad_points(x, self.X.shape[1])
-            return jnp.asarray(self.on_host(np.asarray(points))[:n])
+            return on_device(self.on_host(as_points(x, self.X.shape[1])), jnp.result_type(float))
+        return evaluate_rows(self._traced, np.float64, x)
+
+    def _traced(self, x: Float[Array, "n d"]) -> Float[Array, "n"]:
         # Inside a JAX transformation, LAPACK on the host is not available.
         kernel, X = cast((self.kernel, self.X), np.float64)
         half = jax.scipy.linalg.solve_triangular(jnp.asarray(self.factor), kernel(X, x), lower=True)
         return jnp.maximum(kernel.diag(x) - jnp.sum(half**2, axis=0), 0)
 
     def on_host(self, x: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
-        """Return the variances, computed by LAPACK in tiles of `TILE_POINTS` rows.
+        """Return the variances, computed by LAPACK."""
+        return self.moments(x, np.zeros((len(self.X), 0)))[1]
 
-        The variance of a row does not depend on the number of other rows.
+    def moments(
+        self, x: Float[np.ndarray, "n d"], weights: Float[np.ndarray, "N t"]
+    ) -> tuple[Float64[np.ndarray, "n t"], Float64[np.ndarray, "n"]]:
+        """Return k(x, X) @ weights and the variances, computed by LAPACK in tiles of `TILE_POINTS` rows.
+
+        The results at a row do not depend on the other rows.
         """
-        tiles = [self._tile(x[i : i + TILE_POINTS]) for i in range(0, len(x), TILE_POINTS)]
-        return np.concatenate(tiles) if tiles else np.zeros(0)
+        padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % TILE_POINTS, axis=0)])
+        tiles = [self._tile(padded[i : i + TILE_POINTS], weights) for i in range(0, len(padded), TILE_POINTS)]
+        mean, variance = zip(*tiles, strict=True) if tiles else ((np.zeros((0, weights.shape[1])),), (np.zeros(0),))
+        return np.concatenate(mean)[: len(x)], np.concatenate(variance)[: len(x)]
 
-    def _tile(self, x: Float[np.ndarray, "n d"]) -> Float64[np.ndarray, "n"]:
-        with jax.enable_x64(True):
-            prior = np.asarray(cast(self.kernel, np.float64).diag(jnp.asarray(x, jnp.float64)))
-        k = kernel_float64(self.kernel, self.X, jnp.asarray(x))
+    def _tile(
+        self, x: Float[np.ndarray, "n d"], weights: Float[np.ndarray, "N t"]
+    ) -> tuple[Float64[np.ndarray, "n t"], Float64[np.ndarray, "n"]]:
+        k = kernel_float64(self.kernel, self.X, x)
+        mean = k.T @ weights.astype(np.float64)
         half = linalg.solve_triangular(self.factor, k, lower=True, overwrite_b=True, check_finite=False)
-        return np.maximum(prior - np.sum(half**2, axis=0), 0)
+        return mean, np.maximum(diagonal_float64(self.kernel, x) - np.sum(half**2, axis=0), 0)
 
 
 class VarianceRatio(eqx.Module):

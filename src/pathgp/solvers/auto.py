@@ -93,9 +93,9 @@ class Auto(Solver):
     def choose(self, system: System) -> Choice:
         """Return the solver for `system`, its local correction and the reason."""
         N = system.size
-        why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         if (self.exact_rows_float64 if system.X.dtype == jnp.float64 else self.exact_rows) >= N:
             return Choice(Cholesky(), None, f"{N} rows are few enough to solve exactly")
+        why_not = "`local` is None" if self.local is None else _no_coordinates(system)
         replaceable = self._can_factorise(system)
         projections = SAP(
             passes=min(self.passes, max(8, N // ROWS_PER_PASS)) if replaceable else self.passes,

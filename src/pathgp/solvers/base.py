@@ -69,12 +69,16 @@ class Info(eqx.Module):
     passes: float
     seconds: float
     tolerance: float
-    relative_residual: Float[Array, "s"]
-    converged: Bool[Array, "s"]
+    relative_residual: Float[Array | np.ndarray, "s"]
+    converged: Bool[Array | np.ndarray, "s"]
     reason: str = eqx.field(static=True, default="")
     precision: str = eqx.field(static=True, default="float32")
     mean_error: float | None = None
     variance_error: float | None = None
+
+    def with_errors(self, mean: float, variance: float) -> "Info":
+        """Return the info with the estimated errors of the posterior."""
+        return dataclasses.replace(self, mean_error=mean, variance_error=variance)
 
 
 class Solution(eqx.Module):

@@ -45,7 +45,9 @@ class Cholesky(Solver):
         system = system.gathered()  # each process solves the whole system on its own host
         L = cholesky_factor(system)
         B = np.asarray(targets.total, dtype=np.float64)
-        W = substitute(L, B).astype(targets.signal.dtype)
+        # Means apart from samples, so that their weights are bit-identical whatever the number of samples.
+        parts = np.split(B, [targets.num_means], axis=1)
+        W = np.concatenate([substitute(L, part) for part in parts], axis=1).astype(targets.signal.dtype)
         # The factor has overwritten H, so its rows are computed again.
         left = B - np.concatenate([rows @ W for _, rows in row_tiles(system)])
         weights, residual = (split.shard_rows(jnp.asarray(x, dtype=W.dtype)) for x in (W, left))

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import equinox as eqx
 import jax
@@ -267,6 +267,9 @@ def _posterior(
     *, solution: Any, solver: Any, local: Any, projection: Any, unfinished: Any, ratio: Any, exact: Any,
     observations: None = None, **problem: Any,
 ) -> Posterior:  # fmt: skip
+    given = {"solution": solution, "solver": solver, "local": local, **problem}
+    hints = {**get_type_hints(Problem), **get_type_hints(Posterior)}
+    validation.check_types(given, hints, "Posterior")
     residual = _residual(unfinished)
     return Posterior.of(Problem(**problem), solution, solver, local, projection, residual, ratio, exact)
 

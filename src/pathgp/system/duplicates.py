@@ -4,10 +4,10 @@ import logging
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
+from pathgp.linalg.namespace import on_device
 from pathgp.system.system import System, Targets
 
 logger = logging.getLogger("pathgp")
@@ -22,6 +22,12 @@ class DistinctRows(eqx.Module):
     def sums(self, A: Float[Array, "N s"]) -> Float[Array, "M s"]:
         """Return the sum of the rows of A over each distinct row, by which weights are merged."""
         return jax.ops.segment_sum(A, self.of_row, self.number)
+
+    def sums_on_host(self, A: Float[np.ndarray, "N s"]) -> Float[np.ndarray, "M s"]:
+        """Return the same for an array of NumPy."""
+        total = np.zeros((self.number, A.shape[1]), A.dtype)
+        np.add.at(total, np.asarray(self.of_row), A)
+        return total
 
 
 def find_duplicates(X: Shaped[Array | np.ndarray, "N d"]) -> DistinctRows | None:
@@ -43,7 +49,21 @@ def find_duplicates(X: Shaped[Array | np.ndarray, "N d"]) -> DistinctRows | None
     first = order[~repeats]  # the first occurrence of each distinct row, because the sort is stable
     place = np.empty(len(Z), np.int32)
     place[order] = np.argsort(np.argsort(first))[np.cumsum(~repeats) - 1]
-    return DistinctRows(jnp.asarray(place), len(first))
+    return DistinctRows(jax.device_put(place), len(first))
+
+
+def merge_rows(
+    X: Float[np.ndarray, "N d"], noise: Float[np.ndarray, "..."], columns: Float[np.ndarray, "N s"]
+) -> tuple[Float[np.ndarray, "M d"], Float[np.ndarray, "..."], Float[np.ndarray, "M s"]]:
+    """Return the rows, their noise and their right-hand sides with duplicates merged, see `merge_duplicates`."""
+    found = find_duplicates(X)
+    if found is None:
+        return X, noise, columns
+    precision = np.broadcast_to(1 / noise, len(X))[:, None]
+    total = found.sums_on_host(precision)
+    of_row = np.asarray(found.of_row)
+    first = np.unique(of_row, return_index=True)[1]
+    return X[first], 1 / total[:, 0], found.sums_on_host(precision / total[of_row] * columns)
 
 
 def merge_duplicates(system: System, targets: Targets) -> tuple[System, Targets, DistinctRows | None]:
@@ -57,9 +77,8 @@ def merge_duplicates(system: System, targets: Targets) -> tuple[System, Targets,
     if found is None:
         return system, targets, None
     logger.info("Merged %d duplicate rows.", system.size - found.number)
-    precision = 1 / system.noise_diagonal[:, None]
-    total = found.sums(precision)
-    mean = lambda A: found.sums(precision / total[found.of_row] * A)
-    first = np.unique(np.asarray(found.of_row), return_index=True)[1]
-    once = System(system.kernel, system.X[first], 1 / total[:, 0], system.tile)
-    return once, Targets(mean(targets.signal), mean(targets.noise), targets.draws), found
+    both = np.concatenate([np.asarray(targets.signal), np.asarray(targets.noise)], axis=1)
+    X, noise, both = merge_rows(np.asarray(system.X), np.asarray(system.noise), both)
+    signal, noise_columns = np.split(both, 2, axis=1)
+    X, noise, signal, noise_columns = on_device((X, noise, signal, noise_columns), system.X.dtype)
+    return System(system.kernel, X, noise, system.tile), Targets(signal, noise_columns, targets.draws), found
