@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from pathgp.posterior import Posterior
 from pathgp.system.system import System
 
 
@@ -19,4 +20,6 @@ def with_padding(posterior, rows):
     padded = dataclasses.replace(
         solution, points=system.X, weights=zero(solution.weights), residual=zero(solution.residual)
     )
-    return dataclasses.replace(posterior, system=system, targets=posterior.targets.map_columns(zero), solution=padded)
+    targets = posterior.targets.map_columns(zero)
+    problem = dataclasses.replace(posterior.problem, system=system, targets=targets)
+    return Posterior.of(problem, padded, posterior.solver, posterior.local, projection=None, residual=None)

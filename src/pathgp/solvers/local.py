@@ -1,8 +1,10 @@
 """Local correction: a block projection around a query point, which removes the short-range error of a solve."""
 
+import dataclasses
 import functools
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -160,6 +162,9 @@ class Projection(Features):
 class Residual(eqx.Module):
     """Abstract base class of the residual columns r = b − (K + Σ)W at the rows of the data."""
 
+    columns: ClassVar[tuple[str, ...]]
+    """Names of the arrays that have one column per right-hand side."""
+
     @abstractmethod
     def at(self, projection: Projection, c: Int[Array, "n m"]) -> Float[Array, "n m s"]:
         """Return the residual at the rows c of the data of `projection`."""
@@ -168,20 +173,16 @@ class Residual(eqx.Module):
     def function(self, projection: Projection) -> Function:
         """Return the local correction, x ↦ a(x)ᵀ r_c."""
 
-    @property
-    @abstractmethod
-    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
-        """The arrays that have one column per right-hand side."""
-
     def map_columns(self, f: Callable[..., Float[Array, "_ t"]], *others: "Residual") -> "Residual":
         """Return the residual with f applied to each array of columns and those of `others`; f must be linear."""
-        of_all = zip(*(residual.columns for residual in (self, *others)), strict=True)
-        return eqx.tree_at(lambda residual: residual.columns, self, tuple(f(*parts) for parts in of_all))
+        arrays = {name: f(*(getattr(r, name) for r in (self, *others))) for name in self.columns}
+        return dataclasses.replace(self, **arrays)
 
 
 class StoredResidual(Residual):
     """A residual that is stored for every row."""
 
+    columns: ClassVar[tuple[str, ...]] = ("values",)
     values: Float[Array, "N s"]
 
     def at(self, projection: Projection, c: Int[Array, "n m"]) -> Float[Array, "n m s"]:
@@ -192,11 +193,6 @@ class StoredResidual(Residual):
         """Return the function with the features of the projection."""
         return Function(projection, self.values)
 
-    @property
-    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
-        """The stored values."""
-        return (self.values,)
-
 
 class ComputedResidual(Residual):
     """A residual r = known − k(X, points)W whose product with k is computed at the rows that a prediction needs.
@@ -204,6 +200,7 @@ class ComputedResidual(Residual):
     It is for weights of a subset of many rows, where the product at all rows would take too long.
     """
 
+    columns: ClassVar[tuple[str, ...]] = ("known", "weights")
     known: Float[Array, "N s"]
     """b − ΣW"""
     points: Float[Array, "M d"]
@@ -219,11 +216,6 @@ class ComputedResidual(Residual):
         """Return the function with features for the known part and for the points."""
         features = ProjectionOfUpdate(projection, self.points)
         return Function(features, jnp.concatenate([self.known, self.weights]))
-
-    @property
-    def columns(self) -> tuple[Float[Array, "_ s"], ...]:
-        """The known part and the weights."""
-        return self.known, self.weights
 
 
 class ProjectionOfUpdate(Features):

@@ -263,15 +263,12 @@ def _posterior_fields(posterior: Posterior) -> dict[str, Any]:
     return fields | _prediction_fields(posterior.predictor)
 
 
-def _posterior(
-    *, solution: Any, solver: Any, local: Any, projection: Any, unfinished: Any, ratio: Any, exact: Any,
-    observations: None = None, **problem: Any,
-) -> Posterior:  # fmt: skip
-    given = {"solution": solution, "solver": solver, "local": local, **problem}
-    hints = {**get_type_hints(Problem), **get_type_hints(Posterior)}
-    validation.check_types(given, hints, "Posterior")
-    residual = _residual(unfinished)
-    return Posterior.of(Problem(**problem), solution, solver, local, projection, residual, ratio, exact)
+def _posterior(*, projection: Any, unfinished: Any, ratio: Any, exact: Any, **fields: Any) -> Posterior:
+    hints = get_type_hints(Posterior)
+    validation.check_types({name: fields[name] for name in hints.keys() & fields.keys()}, hints, "Posterior")
+    problem = Problem(**{field.name: fields[field.name] for field in dataclasses.fields(Problem)})
+    solved = fields["solution"], fields["solver"], fields["local"]
+    return Posterior.of(problem, *solved, projection, _residual(unfinished), ratio, exact)
 
 
 CODECS = {
