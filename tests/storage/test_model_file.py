@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from pathgp import GP, Local, PathGPRegressor, condition, kernels, solvers, storage
 from pathgp.likelihood import Trace
 from pathgp.linalg.neighbours import build_tree
+from pathgp.solvers.local import ComputedResidual
 from pathgp.storage import model_file
 from pathgp.system.system import System
 from pathgp.thompson import ThompsonSampler
@@ -165,6 +166,18 @@ def test_a_tree_is_saved_by_its_rows_alone(tmp_path):
     storage.save(tmp_path / "tree", projection)
     same(projection, storage.load(tmp_path / "tree"))
     assert sum(t.size for t in load_file(tmp_path / "tree").values()) == 150 * 3 + 2 + 1 + projection.index.rows.size
+
+
+def test_a_residual_that_is_computed_where_it_is_needed_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathgp.posterior.posterior.ENTRIES_AT_ONCE", 0)
+    posterior = posterior_of(solver=solvers.SubsetOfData(40), local=Local(20))
+    assert isinstance(posterior.local_residual, ComputedResidual)
+    for value in (posterior, posterior.predictor):
+        storage.save(tmp_path / "model", value)
+        loaded = storage.load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.samples(QUERIES), posterior.samples(QUERIES))
+        for expected, found in zip(posterior.predict(QUERIES), loaded.predict(QUERIES), strict=True):
+            np.testing.assert_array_equal(expected, found)
 
 
 def test_a_kept_matrix_is_left_out(tmp_path):
