@@ -18,6 +18,7 @@ from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features, Stacked, Total
 from pathgp.linalg.namespace import namespace
 from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.linalg.tiles import column_sharded_product, map_rows, pad_rows, product
 
 TILE_POINTS, AT_ONCE = 64, 8
@@ -211,8 +212,11 @@ def evaluate_tiles(
     """
     leaves = jax.tree.leaves((parts, X))
     at_hand = all(is_concrete(leaf) and _on_one_cpu(leaf) for leaf in leaves)
-    if X.shape[0] <= TILE_POINTS or not at_hand:
+    if not at_hand:
         return f(*parts, X)
+    if X.shape[0] <= TILE_POINTS:
+        with one_blas_thread():
+            return jax.block_until_ready(f(*parts, X))
     host, wide = np.asarray(X), jnp.result_type(float) == jnp.float64
 
     def tile(start: int) -> Float[np.ndarray, "t ..."]:
@@ -220,9 +224,10 @@ def evaluate_tiles(
             return np.asarray(f(*parts, jnp.asarray(host[start : start + TILE_POINTS])))
 
     first, *others = range(0, X.shape[0], TILE_POINTS)
-    values = [tile(first)]  # before the threads start, because it may have to be compiled
-    with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
-        values += pool.map(tile, others)
+    with one_blas_thread():
+        values = [tile(first)]  # before the threads start, because it may have to be compiled
+        with ThreadPoolExecutor(min(AT_ONCE, os.cpu_count() or 1)) as pool:
+            values += pool.map(tile, others)
     # With NumPy, because JAX would compile a concatenation for each number of tiles.
     return jax.device_put(np.concatenate(values))
 

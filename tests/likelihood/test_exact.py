@@ -1,5 +1,3 @@
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +9,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from pathgp import GP
 from pathgp.kernels import RBF, Matern32, RationalQuadratic
 from pathgp.likelihood import Exact, Neighbourhoods, Trace, default_gp, exact, fit_hyperparameters
-from pathgp.likelihood.exact import THREADED_ROWS
 from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.parameters import to_parameters
+from pathgp.linalg.threads import THREADED_ROWS
 
 
 def drawn(N, lengthscale, noise, seed=0, mean=0.0):
@@ -216,30 +214,6 @@ def test_few_rows_take_one_thread_of_blas_and_leave_as_many_as_there_were(rows, 
         fit_hyperparameters(GP(Matern32(1.0), noise=0.1), X, X[:, 0], method=Exact(), key=jax.random.key(0))
     assert seen[0] == ([1] * len(before) if single else before)
     assert threads() == before
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_of_two_that_learn_at_once_whoever_ends_last_leaves_as_many_threads_as_there_were():
-    threads = lambda: [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    before, seen = threads(), []
-    entered, leave = threading.Event(), threading.Event()
-
-    def last():
-        with exact._one_blas_thread():
-            seen.append(set(threads()))
-            entered.set()
-            leave.wait()
-
-    thread = threading.Thread(target=last)
-    with exact._one_blas_thread():
-        thread.start()
-        entered.wait()
-    leave.set()
-    thread.join()
-    assert seen == [{1}]
-    assert threads() == before
-    with exact._one_blas_thread():
-        assert set(threads()) == {1}
 
 
 def test_noise_falls_to_its_floor_where_there_is_none(key):

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import threading
-from collections.abc import Iterator
 from functools import partial
 
 import equinox as eqx
@@ -13,7 +11,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Float64, PRNGKeyArray
 from scipy import optimize
-from threadpoolctl import threadpool_limits
 
 from pathgp import _checks as checks
 from pathgp.kernels import Kernel
@@ -24,15 +21,9 @@ from pathgp.likelihood.marginal import loss_and_gradient
 from pathgp.likelihood.parameters import Parameters, to_parameters
 from pathgp.likelihood.priors import Prior, map_named
 from pathgp.linalg.namespace import host_generator, on_device, on_host
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.posterior.gp import GP
 from pathgp.runs.checkpoint import Slot
-
-THREADED_ROWS = 2000
-"""Number of rows from which several threads speed up a factorisation.
-
-With fewer rows, several threads take no less time than one. They busy-wait for each other, so they take much more time
-if other work uses the processors, for instance the other folds of a cross-validation.
-"""
 
 FEW_ROWS, RESTARTS = 500, 3
 """Number of rows up to which there are restarts by default, and their number.
@@ -119,8 +110,7 @@ class Exact(FittingMethod):
                 f"{self.max_rows} that it takes: use NearestNeighbour() or Neighbourhoods()."
             )
         descents: list[Descent] = []
-        few = X.shape[0] < THREADED_ROWS
-        with jax.enable_x64(True), _one_blas_thread() if few else contextlib.nullcontext():
+        with jax.enable_x64(True), one_blas_thread(X.shape[0]):
             wide, points, observed, prior = on_host((gp, X, y, prior))
             start = prior.projected(to_parameters(wide))
             restarts = (RESTARTS if X.shape[0] <= FEW_ROWS else 0) if self.restarts is None else self.restarts
@@ -217,25 +207,6 @@ class Descent:
 def _flat(p: Parameters) -> Float64[np.ndarray, "p"]:
     """Return the parameters that are fitted as a vector."""
     return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(p)[:-1]])
-
-
-_limiting = threading.Lock()
-
-
-@contextlib.contextmanager
-def _one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread within this context.
-
-    The limit applies to the whole process, so only one of several concurrent fits sets it.
-    """
-    if not _limiting.acquire(blocking=False):
-        yield
-        return
-    try:
-        with threadpool_limits(1, user_api="blas"):
-            yield
-    finally:
-        _limiting.release()
 
 
 @eqx.filter_jit

@@ -23,6 +23,7 @@ from pathgp.linalg.distances import squared_distance
 from pathgp.linalg.neighbours import Neighbours, build_index, smallest
 from pathgp.linalg.precision import cast, working_in
 from pathgp.linalg.small import definite_solve
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.linalg.tiles import map_rows
 from pathgp.parallel.sharding import broadcast_from_first, gathered, map_over_devices, require_one_axis
 from pathgp.posterior.gp import GP, check_data
@@ -117,7 +118,7 @@ class NearestNeighbour(FittingMethod):
         p = prior.projected(to_parameters(GP(gp.kernel, gp.noise if gp.noise.ndim == 0 else gp.noise[order], gp.mean)))
         state: Any = decaying_adam(self.learning_rate, self.steps).init(eqx.filter(p, trainable_mask(p)))
         pool, searched, dtype = None, p, X.dtype
-        with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record:
+        with Record(self.steps, self.max_seconds, progress, saved, mesh=self.mesh) as record, one_blas_thread():
             # Stored in float64, because the run to resume may have been in either precision.
             (p, state, searched, is_wide), first = record.resumed((*cast((p, state, searched), np.float64), False))
             dtype = np.dtype(np.float64) if is_wide else dtype

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from pathgp.linalg.precision import cast
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.posterior.accuracy import Errors, HostSolution, Probes, estimate_errors, evaluate_probes
 from pathgp.posterior.predict import Predictor
 from pathgp.posterior.problem import Problem
@@ -51,10 +52,11 @@ def check_errors(problem: Problem, solution: Solution, predictor: Predictor) -> 
         variance=predictor.exact,
     )
     projection = None if predictor.correction is None else predictor.correction.projection
-    probes = evaluate_probes(solved, projection, jax.random.fold_in(problem.key, PROBE))
-    draws = np.asarray(problem.prior(probes.x), np.float64)
-    predictor = dataclasses.replace(predictor, ratio=cast(probes.ratio(draws), solution.weights.dtype))
-    predictor, found = _choose_variance(predictor, probes, draws)
+    with one_blas_thread():
+        probes = evaluate_probes(solved, projection, jax.random.fold_in(problem.key, PROBE))
+        draws = np.asarray(problem.prior(probes.x), np.float64)
+        predictor = dataclasses.replace(predictor, ratio=cast(probes.ratio(draws), solution.weights.dtype))
+        predictor, found = _choose_variance(predictor, probes, draws)
     _warn_of_errors(found, solution)
     return predictor, solution.info.with_errors(found.mean, found.variance)
 

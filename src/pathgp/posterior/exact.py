@@ -11,6 +11,7 @@ from pathgp.kernels.features import Constant
 from pathgp.linalg.factor import substitute
 from pathgp.linalg.namespace import on_device
 from pathgp.linalg.precision import cast, working_in
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.posterior.condition import dtype_for
 from pathgp.posterior.errors import PROMISED_ERROR
 from pathgp.posterior.gp import GP
@@ -38,7 +39,7 @@ def exact_predictor(gp: GP, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N
     """
     clock = time.perf_counter()
     dtype = dtype_for(gp, X)
-    with working_in(dtype):
+    with working_in(dtype), one_blas_thread(len(X)):
         gp = cast(gp, dtype)
         columns = np.asarray(Y, dtype) - np.asarray(gp.mean)
         rows, noise, columns = merge_rows(np.asarray(X, dtype), np.asarray(gp.noise), columns)
@@ -49,7 +50,7 @@ def exact_predictor(gp: GP, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N
         update = Function(Canonical(gp.kernel, system.X), on_device(weights, dtype))
         prior = Function(Constant(), on_device(np.zeros((1, 0)), dtype))
         predictor = Predictor.of(prior, update, gp.mean, None, exact=exact)
-    relative, mean_error, variance_error = _errors(system, L, b, weights, exact)
+        relative, mean_error, variance_error = _errors(system, L, b, weights, exact)
     seconds = time.perf_counter() - clock
     info = Info("Cholesky", 1, 1.0, seconds, 0.0, relative, np.isfinite(relative), "", str(dtype))
     if not max(mean_error, variance_error) <= PROMISED_ERROR:

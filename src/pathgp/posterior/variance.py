@@ -13,6 +13,7 @@ from pathgp.functions import TILE_POINTS, as_points
 from pathgp.kernels import Kernel
 from pathgp.linalg.namespace import on_device
 from pathgp.linalg.precision import cast, evaluate_rows
+from pathgp.linalg.threads import one_blas_thread
 from pathgp.system.dense import diagonal_float64, kernel_float64
 
 
@@ -53,7 +54,8 @@ class ExactVariance(eqx.Module):
         The results at a row do not depend on the other rows.
         """
         padded = np.concatenate([x, np.repeat(x[-1:], -len(x) % TILE_POINTS, axis=0)])
-        tiles = [self._tile(padded[i : i + TILE_POINTS], weights) for i in range(0, len(padded), TILE_POINTS)]
+        with one_blas_thread(len(self.X)):
+            tiles = [self._tile(padded[i : i + TILE_POINTS], weights) for i in range(0, len(padded), TILE_POINTS)]
         mean, variance = zip(*tiles, strict=True) if tiles else ((np.zeros((0, weights.shape[1])),), (np.zeros(0),))
         return np.concatenate(mean)[: len(x)], np.concatenate(variance)[: len(x)]
 
