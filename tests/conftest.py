@@ -15,6 +15,8 @@ if os.environ.get("PATHGP_TEST_OPTIMISED", "") != "1":
 # One thread of BLAS for each process: the threads of two workers on two cores wait for one another.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+os.environ["PATHGP_COMPILATION_CACHE"] = "off"  # no test depends on what an earlier run has compiled
+
 if os.environ.get("PATHGP_TEST_X64", "") == "1":
     os.environ["JAX_ENABLE_X64"] = "1"  # also for the processes that tests start
 

@@ -13,6 +13,10 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 
+from pathgp._cache import use_compilation_cache
+
+use_compilation_cache()  # here, because every module that computes with JAX imports this one
+
 _has_lost_threads = False
 
 RESOLVED = 1e-3
