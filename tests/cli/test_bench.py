@@ -62,6 +62,17 @@ def main_arguments():
     )
 
 
+def test_first_calls_are_timed_in_new_processes(tmp_path, capsys):
+    out = tmp_path / "cold.json"
+    assert main(["bench", "cold", "--rows", "40", "--out", str(out)]) == 0
+    cells = json.loads(out.read_text())["rows"]
+    assert [cell["library"] for cell in cells] == ["pathgp, empty cache", "pathgp", "scikit-learn"]
+    for cell in cells:
+        assert cell["total"] > cell["fit"] + cell["predict"] > 0
+        assert cell["rmse"] < 0.3  # the standard deviation of the target is 0.6
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
 @pytest.mark.parametrize(
     ("command", "named"),
     [
@@ -75,6 +86,8 @@ def main_arguments():
         (["bench", "kernel", "--out", "nowhere/figures.json"], "nowhere"),
         (["bench", "learn", "--out", "nowhere/figures.json"], "nowhere"),
         (["bench", "predict", "--out", "nowhere/figures.json"], "nowhere"),
+        (["bench", "cold", "--out", "nowhere/figures.json"], "nowhere"),
+        (["bench", "cold", "--rows", "3"], "--rows .* 3"),
         (["bench", "solve", "--hyperparameters", "none.json"], "--hyperparameters none.json"),
         (["bench", "solve", "--hyperparameters", "text.json"], "--hyperparameters text.json"),
         (

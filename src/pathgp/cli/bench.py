@@ -13,7 +13,7 @@ from pathgp._checks import require_at_least
 from pathgp.cli.common import add_data_dir, check_out, check_picture
 from pathgp.runs.atomic import write_atomically
 from pathgp_paper import datasets
-from pathgp_paper.bench import contest, learning, product, throughput
+from pathgp_paper.bench import cold, contest, learning, product, throughput
 from pathgp_paper.bench.machine import machine
 from pathgp_paper.bench.peers import PEERS
 
@@ -67,6 +67,22 @@ def add_to(commands: Any) -> None:
     )
     predict.add_argument("--out", type=pathlib.Path, help="also write the results to this JSON file")
     predict.set_defaults(run=bench_predict)
+    first = benchmarks.add_parser("cold", help="time a first fit and prediction in new processes, imports included")
+    first.add_argument(
+        "--rows", type=int, nargs="+", default=cold.ROWS, metavar="N", help="numbers of rows (default: 200 600 2000)"
+    )
+    first.add_argument("--out", type=pathlib.Path, help="also write the results to this JSON file")
+    first.set_defaults(run=bench_cold)
+
+
+def bench_cold(arguments: argparse.Namespace) -> None:
+    """Time first fits next to scikit-learn's, and print and store the table."""
+    _check_outs(arguments)
+    for rows in arguments.rows:
+        require_at_least(rows, 20, "--rows")
+    cells = cold.run(arguments.rows)
+    print(cold.table(cells))
+    store(arguments.out, {"benchmark": "cold", "rows": [cell._asdict() for cell in cells]})
 
 
 def bench_kernel(arguments: argparse.Namespace) -> None:
