@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy.spatial.distance import cdist
 
-from pathgp.cli import budget, expected, main
+from pathgp.cli import expected, main
 from pathgp.cli import fitted as models
 from pathgp.cli.tables.encoding import Encoding
 from pathgp.estimator.regressor import PathGPRegressor
@@ -137,7 +137,6 @@ def test_what_is_advised_for_little_memory_is_not_what_was_given_and_fits(tmp_pa
 
     data = matrix(rows, 0)
     monkeypatch.setattr(models.Fitted, "fit", begin)
-    monkeypatch.setattr(budget, "measured_rates", lambda *_: budget.Rates(1e-9, 2e-11, 1e-8))
     _, sentence = fit(rows, [*words, "--memory", "0.001"])
     needed = re.search(r"([0-9.]+) GB", sentence)
     assert needed is not None, sentence
