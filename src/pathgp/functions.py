@@ -17,7 +17,7 @@ from pathgp._checks import as_floats, check_not_forked, is_concrete
 from pathgp.kernels import Kernel
 from pathgp.kernels.features import Features, Stacked, Total
 from pathgp.linalg.namespace import namespace
-from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision
+from pathgp.linalg.precision import KeepsPrecision, dtype_of, evaluate_rows, in_own_precision
 from pathgp.linalg.threads import one_blas_thread
 from pathgp.linalg.tiles import column_sharded_product, map_rows, pad_rows, product
 
@@ -68,7 +68,7 @@ class Canonical(Features):
         return column_sharded_product(self.mesh, self.kernel, X, self.points, weights)
 
 
-class Function(eqx.Module):
+class Function(KeepsPrecision, eqx.Module):
     """One or several functions f(x) = φ(x) @ weights.
 
     A function can be called at any number of points, added to another and multiplied by a number. It can be indexed

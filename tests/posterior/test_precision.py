@@ -1,5 +1,8 @@
 """Float64 inside a program that is set to float32."""
 
+import copy
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +26,18 @@ def posterior():
     X = rng.uniform(-1, 1, (300, 2))
     gp = GP(Matern52(0.7), noise=1e-7)
     return condition(gp, X, np.sin(4 * X[:, 0]) + X[:, 1] ** 2, num_samples=4, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.deepcopy])
+def test_a_copy_predicts_the_same_bits(posterior, copied):
+    x = np.random.default_rng(1).uniform(-1, 1, (20, 2))
+    model = PathGPRegressor(num_samples=2, random_state=0, hyperparameters="fixed", noise=1e-8).fit(x, x[:, 0])
+    assert model.info_.precision == "float64"
+    for f in (posterior.mean, posterior.samples, posterior.predictor.mean, posterior.variance, model.predict):
+        owner = getattr(f, "__self__", None)  # a method is copied with its object
+        again = copied(f) if owner is None else getattr(copied(owner), f.__name__)
+        np.testing.assert_array_equal(again(x), f(x))
+    assert copied(posterior).solution.weights.dtype == np.float64
 
 
 def test_little_noise_and_many_rows_ask_for_float64():

@@ -22,7 +22,7 @@ from pathgp.estimator.standardize import Scaling, fit_scaling, fit_target_scalin
 from pathgp.kernels import Kernel
 from pathgp.likelihood import Auto, Exact, NearestNeighbour, Trace
 from pathgp.linalg.namespace import on_device
-from pathgp.linalg.precision import cast, working_in
+from pathgp.linalg.precision import cast, from_pickle, to_pickle, working_in
 from pathgp.parallel import jobs
 from pathgp.parallel.sharding import gathered
 from pathgp.posterior.condition import condition, dtype_for
@@ -169,6 +169,12 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.random_state = random_state
         self.verbose = verbose
         self.checkpoint = checkpoint
+
+    def __getstate__(self) -> Any:
+        return to_pickle(super().__getstate__())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(from_pickle(state))
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "PathGPRegressor":
         """Fit the hyperparameters, unless they are fixed, and solve for the posterior.

@@ -8,7 +8,7 @@ dtype of JAX at the time of the call.
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -55,6 +55,37 @@ def cast(tree: Any, dtype: Any) -> Any:
     changes = lambda leaf: eqx.is_inexact_array(leaf) and leaf.dtype != dtype
     with working_in(dtype):
         return jax.tree.map(lambda leaf: leaf.astype(dtype) if changes(leaf) else leaf, tree)
+
+
+class _Float64(NamedTuple):
+    """A float64 array of JAX in a pickle: JAX would read it as float32 unless float64 is enabled."""
+
+    values: np.ndarray
+
+
+def to_pickle(tree: T) -> T:
+    """Return a pytree that can be pickled without loss of precision; `from_pickle` is the inverse."""
+    is_wide = lambda leaf: isinstance(leaf, jax.Array) and leaf.dtype == np.float64
+    return jax.tree.map(lambda leaf: _Float64(np.asarray(leaf)) if is_wide(leaf) else leaf, tree)
+
+
+def from_pickle(tree: T) -> T:
+    """Return the pytree that was given to `to_pickle`."""
+    is_stored = lambda leaf: isinstance(leaf, _Float64)
+    with working_in(np.float64):
+        restored = lambda leaf: jax.device_put(leaf.values) if is_stored(leaf) else leaf
+        return jax.tree.map(restored, tree, is_leaf=is_stored)
+
+
+class KeepsPrecision:
+    """Mixin of modules whose float64 arrays keep their dtype when they are pickled and copied."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return to_pickle(dict(vars(self)))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in from_pickle(state).items():
+            object.__setattr__(self, name, value)  # a module is frozen
 
 
 def in_own_precision(method: Callable[P, T]) -> Callable[P, T]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, Shaped
 
 from pathgp import _checks as checks
 from pathgp.functions import Canonical, Function
-from pathgp.linalg.precision import cast, dtype_of, in_own_precision, working_in
+from pathgp.linalg.precision import KeepsPrecision, cast, dtype_of, in_own_precision, working_in
 from pathgp.parallel.sharding import gathered, replicate, shard_rows
 from pathgp.posterior.errors import check_errors
 from pathgp.posterior.gp import GP
@@ -37,7 +37,7 @@ ENTRIES_AT_ONCE = 100_000_000_000
 """Most kernel entries to compute for the residual at every row: two to three minutes on two cores."""
 
 
-class Posterior(eqx.Module):
+class Posterior(KeepsPrecision, eqx.Module):
     """The posterior of a GP given data: a mean function and sample functions that can be evaluated anywhere.
 
     The samples are (f|y)(·) = f(·) + k(·, X)(v − α) (pathwise conditioning; Wilson et al., 2020). Here f is a prior

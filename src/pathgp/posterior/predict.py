@@ -15,7 +15,7 @@ from pathgp._checks import is_concrete
 from pathgp.functions import TILE_POINTS, Function, as_points, evaluate_tiles, pad_points
 from pathgp.kernels.features import Constant
 from pathgp.linalg.namespace import on_device
-from pathgp.linalg.precision import dtype_of, evaluate_rows, in_own_precision, working_in
+from pathgp.linalg.precision import KeepsPrecision, dtype_of, evaluate_rows, in_own_precision, working_in
 from pathgp.linalg.tiles import map_rows
 from pathgp.posterior.variance import ExactVariance, VarianceRatio, log_ratio
 from pathgp.solvers.local import Projection, Residual
@@ -31,7 +31,7 @@ class Correction(eqx.Module):
     """Arrays of columns whose sum is y − m for each target, then f(X) + ε for each draw."""
 
 
-class Predictor(eqx.Module):
+class Predictor(KeepsPrecision, eqx.Module):
     """A mean function and sample functions that can be evaluated anywhere: all that prediction needs of a posterior.
 
     Both consist of prior draws f and the columns of an update k(·, X)W. The columns of the means come first, one per
