@@ -1,7 +1,9 @@
 import os
 import subprocess
 import sys
+import time
 
+import jax
 import pytest
 
 from pathgp import _cache
@@ -43,6 +45,23 @@ def test_it_can_be_turned_off(setting):
 def test_a_directory_that_cannot_be_made_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     assert _cache.use_compilation_cache({_cache.SETTING: str(tmp_path / "file" / "below")}) is None
+
+
+@pytest.mark.parametrize("hours", [1, 25])
+def test_the_size_is_looked_at_once_a_day(tmp_path, hours):
+    program = tmp_path / "jaxlib-0.1" / "large"
+    program.parent.mkdir()
+    with program.open("wb") as file:
+        file.truncate(_cache.MOST_BYTES + 1)  # takes no room on the disk
+    looked = tmp_path / ".trimmed"
+    looked.touch()
+    os.utime(looked, (time.time() - 3600 * hours,) * 2)
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        assert _cache.use_compilation_cache({_cache.SETTING: str(tmp_path)}) is not None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", None)
+    assert program.exists() == (hours == 1)
 
 
 def test_the_oldest_programs_are_deleted_when_there_are_too_many(tmp_path):

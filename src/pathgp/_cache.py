@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -18,7 +19,10 @@ SETTING = "PATHGP_COMPILATION_CACHE"
 """Environment variable: a directory, or "off" for no cache."""
 
 MOST_BYTES = 512 * 2**20
-"""Size above which the oldest programs are deleted when a process starts."""
+"""Size above which the oldest programs are deleted."""
+
+TRIM_SECONDS = 86_400
+"""Time between two looks at the size, which take long if there are many programs."""
 
 
 def use_compilation_cache(environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
@@ -35,7 +39,10 @@ def use_compilation_cache(environment: Mapping[str, str] = os.environ) -> pathli
     directory = root / _identity()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        trim(root)
+        looked = root / ".trimmed"
+        if not looked.exists() or time.time() - looked.stat().st_mtime > TRIM_SECONDS:
+            looked.touch()
+            trim(root)
     except OSError as error:
         logger.debug("No compilation cache: %s", error)
         return None
