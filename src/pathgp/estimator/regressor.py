@@ -65,8 +65,10 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         A name, or a solver of `pathgp.solvers`. To set the number of inducing points, pass
         `pathgp.solvers.inducing.points.RandomPoints(num)`.
     num_samples : int, default=64
-        Number of posterior function samples, at least 1. Uncertainty is estimated from them: with 64 samples, standard
-        deviations have an error of a few per cent, and of 9 % with a solver other than "auto".
+        Number of posterior function samples, at least 1. Where the solve is exact, by default up to 4000 rows, they are
+        drawn when they are first used, and standard deviations do not depend on them. Otherwise these are estimated
+        from the samples: with 64 of them, they have an error of a few per cent, and of 9 % with a solver other than
+        "auto".
     tolerance : float or None, default=None
         Relative residual at which an iterative solver may stop. None uses the solver's default.
     max_seconds : float or None, default=None
@@ -89,7 +91,7 @@ class PathGPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     Attributes
     ----------
     posterior_ : Posterior or Predictor
-        The posterior in standardised units. A `Predictor` after loading a slim model file.
+        The posterior in standardised units, with samples. A `Predictor` after loading a slim model file.
     kernel_ : Kernel
         The kernel in standardised units.
     noise_ : float
