@@ -53,6 +53,12 @@ def test_condition_predicts_the_same_bits(noise):
     assert info.precision == posterior.info.precision
 
 
+def test_inputs_that_the_kernel_refuses_are_refused():
+    X, y = data(20)
+    with pytest.raises(ValueError, match="X must be counts"):
+        PathGPRegressor(kernels.Tanimoto(), hyperparameters="fixed", standardize=False).fit(X, y)
+
+
 def test_rounding_that_matters_is_said():
     X = np.linspace(0, 1, 200)[:, None]
     with pytest.warns(AccuracyWarning):

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 from jaxtyping import Float, Float64
 
+from pathgp._checks import as_floats
 from pathgp.functions import Canonical, Function
 from pathgp.kernels.features import Constant
 from pathgp.linalg.factor import substitute
@@ -35,9 +36,10 @@ def exact_predictor(gp: GP, X: Float[np.ndarray, "N d"], Y: Float[np.ndarray, "N
     Raises
     ------
     ValueError
-        If K + Σ is not positive definite to working precision.
+        If X is not valid input for the kernel, or if K + Σ is not positive definite to working precision.
     """
     clock = time.perf_counter()
+    gp.kernel.check_inputs(as_floats(X))
     dtype = dtype_for(gp, X)
     with working_in(dtype), one_blas_thread(len(X)):
         gp = cast(gp, dtype)
