@@ -80,16 +80,21 @@ def _temporary(path: pathlib.Path) -> Iterator[pathlib.Path]:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder {path.parent} does not exist: create it first, or choose another path.")
     _remove_stale(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    temporary, is_locked = path, False
     try:
-        with locked(temporary, wait=True):  # another writer may be testing whether it is stale
-            yield temporary
+        while not is_locked:
+            temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+            with locked(temporary, wait=True):  # another writer may be testing whether it is stale
+                # Between its creation and the lock, another writer may have taken it for stale and deleted it.
+                if is_locked := temporary.exists():
+                    yield temporary
     except OSError as error:
         if error.errno not in FULL:
             raise
         raise DiskFullError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary != path:
+            temporary.unlink(missing_ok=True)
 
 
 def _is_temporary(name: str, of: str = "") -> bool:
